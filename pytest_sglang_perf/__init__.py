@@ -1,0 +1,1 @@
+"""Performance hypotheses about an SGLang deployment, written and judged as pytest tests."""
