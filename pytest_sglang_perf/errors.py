@@ -88,9 +88,7 @@ class AgentError(NodeError):
     ``kind`` is the machine-readable word of the wire protocol, ``details`` its further fields.
     """
 
-    def __init__(
-        self, message: str, *, kind: str = "failed", details: dict[str, object] | None = None
-    ) -> None:
+    def __init__(self, message: str, *, kind: str = "failed", details: dict[str, object] | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.details = details or {}
@@ -102,9 +100,7 @@ class ServerCrashed(SglangPerfError):
     ``crash_class`` is a class of the classifier, ``phase`` the boot phase (or ``running``).
     """
 
-    def __init__(
-        self, message: str, *, crash_class: str = "unknown", phase: str = "", server: str = ""
-    ) -> None:
+    def __init__(self, message: str, *, crash_class: str = "unknown", phase: str = "", server: str = "") -> None:
         super().__init__(message)
         self.crash_class = crash_class
         self.phase = phase
