@@ -90,9 +90,7 @@ def main() -> None:
     print(f"ALIASES: dict[str, str] = {dict(sorted(aliases.items()))!r}\n")
     print("# Flags that have a --no-... form, so that false means something else than leaving them out.")
     print(f"NEGATABLE: frozenset[str] = frozenset({sorted(negatable)!r})\n")
-    print(
-        "# Every flag of these releases, for advice on misspelt ones; unknown ones are passed on as they are."
-    )
+    print("# Every flag of these releases, for advice on misspelt ones; unknown ones are passed on as they are.")
     print('KNOWN: frozenset[str] = frozenset(\n    """')
     line = ""
     for name in sorted(seen):

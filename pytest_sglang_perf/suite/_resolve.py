@@ -150,9 +150,7 @@ class _Resolver:
             for key, item in server.env.items():
                 secret_env.pop(key, None)
                 env[key] = (
-                    None
-                    if item is None
-                    else str(self._as_written(("servers", link, "env", key), item, exact=True))
+                    None if item is None else str(self._as_written(("servers", link, "env", key), item, exact=True))
                 )
             for key in server.secret_env:
                 env.pop(key, None)

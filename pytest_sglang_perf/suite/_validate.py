@@ -41,9 +41,7 @@ def validate(document: Document, problems: Problems) -> SuiteModel | None:
     data = document.data
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"is {show(data)}"
-        problems.add(
-            f"the file {what}; expected a mapping with nodes, servers and workloads", place=document.place(())
-        )
+        problems.add(f"the file {what}; expected a mapping with nodes, servers and workloads", place=document.place(()))
         return None
     try:
         return SuiteModel.model_validate(data)
@@ -144,9 +142,7 @@ def _branches(annotation: Any) -> list[Any]:
 
 
 def _tag(model: Any) -> tuple[str, ...]:
-    kind = (
-        model.model_fields.get("kind") if isinstance(model, type) and issubclass(model, BaseModel) else None
-    )
+    kind = model.model_fields.get("kind") if isinstance(model, type) and issubclass(model, BaseModel) else None
     return () if kind is None else tuple(get_args(kind.annotation))
 
 

@@ -94,9 +94,7 @@ def read_yaml(text: str, file: str) -> Document:
         _syntax(error, problems)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problems.add(
-            f"the character U+{int(error.character):04X} is not allowed in YAML", place=Place(line, 1)
-        )
+        problems.add(f"the character U+{int(error.character):04X} is not allowed in YAML", place=Place(line, 1))
     except RecursionError:
         problems.add("nested too deeply")
     except _TooLarge:
@@ -173,15 +171,11 @@ class _Reader:
             return str(node.value)  # levels are natural keys: requests: {1: 16, 1024: 4096}
         if not isinstance(value, str):
             if isinstance(value, bool) or node.value in _NULL:
-                self.problems.add(
-                    f"the key {node.value!r} is not a word; put it in quotes", place=place, path=path
-                )
+                self.problems.add(f"the key {node.value!r} is not a word; put it in quotes", place=place, path=path)
             return None
         return value
 
-    def _scalar(
-        self, node: yaml.ScalarNode, path: KeyPath, place: Place, *, advise_quotes: bool = False
-    ) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath, place: Place, *, advise_quotes: bool = False) -> Any:
         text = node.value
         if node.style is not None:  # quoted, or a block: text, whatever it looks like
             return text
@@ -217,8 +211,7 @@ def _doubtful(text: str) -> str:
     meant = _FALSE_FRIENDS.get(text.lower())
     if meant is not None:
         return (
-            f"only true and false are booleans here. Write {meant} for the boolean, "
-            f'or "{text}" in quotes for the word'
+            f'only true and false are booleans here. Write {meant} for the boolean, or "{text}" in quotes for the word'
         )
     if _OCTAL.match(text):
         plain = text.lstrip("+-").lower().removeprefix("0o").lstrip("0_") or "0"

@@ -80,9 +80,7 @@ class Suite:
         Raises:
             SuiteError: there is no such workload, or no default.
         """
-        return self._pick(
-            "workload", self.workloads, name or self.default_workload, "default_workload or the mark"
-        )
+        return self._pick("workload", self.workloads, name or self.default_workload, "default_workload or the mark")
 
     def _pick(self, what: str, known: Mapping[str, _T], name: str | None, by: str) -> _T:
         names = ", ".join(known) or "none"
@@ -140,8 +138,7 @@ def parse_suite(
         raise AssertionError("no model without a problem")
     servers = resolve_servers(model.servers, document, problems)
     workloads = {
-        key: _workload(key, written, path, document, problems, read_file)
-        for key, written in model.workloads.items()
+        key: _workload(key, written, path, document, problems, read_file) for key, written in model.workloads.items()
     }
     _check_references(model, document, problems)
     problems.raise_if_any()

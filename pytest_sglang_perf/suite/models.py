@@ -77,9 +77,7 @@ class _Bounded(_Model):
     def _ordered(self) -> _Bounded:
         low, high = getattr(self, "low", None), getattr(self, "high", None)
         if low is not None and high is not None and low > high:
-            raise PydanticCustomError(
-                "expected", "low ({low}) is above high ({high})", {"low": low, "high": high}
-            )
+            raise PydanticCustomError("expected", "low ({low}) is above high ({high})", {"low": low, "high": high})
         return self
 
 

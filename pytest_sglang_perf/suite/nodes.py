@@ -23,9 +23,7 @@ class _Booting(_Model):
     agent_python: str | None = Field(
         None, description="Python 3.9 or newer on the node that runs the agent. Default: found there."
     )
-    gpus: Gpus | None = Field(
-        None, description="GPU indices that belong to this session. Default: the whole node."
-    )
+    gpus: Gpus | None = Field(None, description="GPU indices that belong to this session. Default: the whole node.")
     cache_dir: str | None = Field(
         None, description="Folder on the node for the agent and its logs. Default: ~/.cache/sglang-perf."
     )

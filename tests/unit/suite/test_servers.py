@@ -192,15 +192,11 @@ def test_a_secret_in_the_file_is_an_error_that_does_not_show_it(read, where: str
 
 
 def test_numbers_of_tokens_are_no_secrets(read) -> None:
-    assert read(
-        "servers: {s: {model: m, env: {SGLANG_MAX_NEW_TOKEN: 16, TOKENIZERS_PARALLELISM: x}}}"
-    ).servers
+    assert read("servers: {s: {model: m, env: {SGLANG_MAX_NEW_TOKEN: 16, TOKENIZERS_PARALLELISM: x}}}").servers
 
 
 def test_secrets_travel_in_a_file_and_never_in_the_command_line(read) -> None:
-    server = read("servers: {s: {model: m, secret_args: {api_key: MY_KEY}, secret_env: [HF_TOKEN]}}").server(
-        "s"
-    )
+    server = read("servers: {s: {model: m, secret_args: {api_key: MY_KEY}, secret_env: [HF_TOKEN]}}").server("s")
     assert server.secret_env == ("HF_TOKEN",)
     environ = {"MY_KEY": "hunter2", "HF_TOKEN": "hf"}
     argv = server.argv("h", 1)
@@ -270,9 +266,7 @@ def test_a_difference_reads_like_the_change(read) -> None:
     ]
 
 
-_VALUES = (
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
-)
+_VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
 _ARGS = st.dictionaries(st.sampled_from(["a", "b", "enable-tf32-matmul"]), _VALUES)
 
 

@@ -255,10 +255,7 @@ def test_the_workload_fingerprint_is_over_what_changes_figures(read, change: str
 
 def test_a_shared_prefix_may_be_cached(read) -> None:
     assert (
-        read(WORKLOAD.format("concurrency: 1, shared_prefix: 64"))
-        .workload()
-        .spec(1)["limits"]["max_cached_share"]
-        == 1
+        read(WORKLOAD.format("concurrency: 1, shared_prefix: 64")).workload().spec(1)["limits"]["max_cached_share"] == 1
     )
 
 

@@ -159,9 +159,7 @@ _SCALARS = (
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | _TEXT
-    | st.sampled_from(
-        ["on", "yes", "012", "1:30", "1_0", "0x1", "null", "~", "", "true", ".inf", "<<", "- a"]
-    )
+    | st.sampled_from(["on", "yes", "012", "1:30", "1_0", "0x1", "null", "~", "", "true", ".inf", "<<", "- a"])
 )
 _DATA = st.dictionaries(
     _TEXT,
