@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -177,15 +178,17 @@ def test_json_is_read_as_what_it_is(value: object) -> None:
     assert data(json.dumps(value, ensure_ascii=False)) == value
 
 
-@given(_DATA, st.booleans())
-def test_what_another_writer_wrote_is_read_the_same_or_refused(value: object, flow: bool) -> None:
-    # The writer leaves 08 without quotes, because its own reader takes that for text; here it is doubtful.
+@given(st.lists(_SCALARS), st.booleans())
+def test_what_another_writer_wrote_is_read_the_same_or_refused(values: list, flow: bool) -> None:
+    # The writer puts quotes only around what its own reader would take for something else. What it leaves plain
+    # and we find doubtful (08, 0:0) is refused; 1e5, a number by YAML 1.2, is one here.
+    values = [value for value in values if not (isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE].*", value))]
     try:
-        found = data(yaml.safe_dump(value, default_flow_style=flow, allow_unicode=True))
+        found = data(yaml.safe_dump(values, default_flow_style=flow, allow_unicode=True))
     except SuiteError as problem:
-        assert "leading zero" in str(problem)  # noqa: PT017
+        assert "in quotes for the text" in str(problem)  # noqa: PT017
     else:
-        assert found == value
+        assert found == values
 
 
 @given(st.text() | st.text(alphabet="ab:- \n\t[]{},'\"#&*!|>%@?<0123456789._~"))
