@@ -38,7 +38,7 @@ class Suite:
         path: the suite file.
         default_node: node where none is named, or None.
         default_workload: workload where a mark names none, or None.
-        boots: boots of a server config in one session.
+        boots: boots of a server config in one session: at first, and at most while a claim is inconclusive.
         trials: trials of each level in a boot.
         lease_wait: seconds to wait for a node in use.
         margins: metric -> the change that matters, as a fraction.
@@ -49,7 +49,7 @@ class Suite:
     path: Path
     default_node: str | None
     default_workload: str | None
-    boots: int
+    boots: tuple[int, int]
     trials: int
     lease_wait: float
     margins: Mapping[str, float]
@@ -146,7 +146,7 @@ def parse_suite(
         path=path,
         default_node=model.default_node or _only(model.nodes),
         default_workload=model.default_workload or _only(model.workloads),
-        boots=model.boots,
+        boots=(model.boots[0], model.boots[1]),
         trials=model.trials,
         lease_wait=model.lease_wait,
         margins=model.margins,

@@ -64,6 +64,36 @@ RateLevels = Annotated[
 ]
 
 
+def _as_range(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value, value]
+    if not isinstance(value, list):
+        raise PydanticCustomError("expected", "expected a number such as 1, or [first, most]")
+    return value
+
+
+def _rising(values: list[int]) -> list[int]:
+    if values[0] > values[1]:
+        raise PydanticCustomError("expected", "expected [first, most] with first no larger than most")
+    return values
+
+
+Boots = Annotated[
+    list[Count],
+    Field(min_length=2, max_length=2),
+    BeforeValidator(_as_range),
+    AfterValidator(_rising),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
+            ]
+        }
+    ),
+]
+
+
 # --- lengths in tokens
 
 
@@ -248,7 +278,11 @@ class SuiteModel(_Model):
 
     default_node: str | None = Field(None, description="The node where none is named by option or mark.")
     default_workload: str | None = Field(None, description="The workload where a mark names none.")
-    boots: Count = Field(1, description="Boots of a server config in one session.")
+    boots: Boots = Field(
+        default_factory=lambda: [1, 1],
+        description="Boots of a server config in one session: a number, or [first, most], which adds boots while a "
+        "claim is inconclusive.",
+    )
     trials: Count = Field(4, description="Trials of each level in a boot.")
     lease_wait: Annotated[float, Field(ge=0)] = Field(
         600.0, description="Seconds to wait for a node that somebody else is using."

@@ -123,7 +123,10 @@ class ResolvedServer:
         return expected
 
     def _matters(self) -> dict[str, dict[str, Any]]:
-        rendered = {name: list(render(name, value)[1:]) for name, value in self.args.items()}
+        # The flag itself goes without saying, but not its negation (--no-enable-...).
+        rendered = {
+            name: [item for item in render(name, value) if item != f"--{name}"] for name, value in self.args.items()
+        }
         return {
             "model": {"": self.model},
             "launch": {"": list(self.launch)},

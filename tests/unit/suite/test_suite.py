@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).parents[3] / "docs/reference"
 
 def test_defaults(read) -> None:
     suite = read(MINIMAL)
-    assert (suite.boots, suite.trials, suite.lease_wait) == (1, 4, 600.0)
+    assert (suite.boots, suite.trials, suite.lease_wait) == ((1, 1), 4, 600.0)
     assert suite.node() == suite.node("sim")
     assert suite.workload().name == "short"
     assert suite.margins == {}
@@ -60,7 +60,8 @@ def test_every_kind_of_node(read) -> None:
         ),
         ("default_workload: x", "'x' is not among workloads; there are none"),
         ("boots: 0", "suite.yaml:1:8: boots: found 0, expected a number of at least 1"),
-        ("boots: 1.5", "found 1.5, expected a whole number"),
+        ("boots: 1.5", "expected a number such as 1, or [first, most] (found 1.5)"),
+        ("boots: [3, 1]", "expected [first, most] with first no larger than most"),
         ("trials: '4'", "found '4', expected a whole number"),
         ("margins: {ttft_p50: 3}", "expected a number below 1 (a fraction: 0.03 is 3 %)"),
         (
