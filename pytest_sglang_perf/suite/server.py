@@ -123,10 +123,11 @@ class ResolvedServer:
         return expected
 
     def _matters(self) -> dict[str, dict[str, Any]]:
-        # The flag itself goes without saying, but not its negation (--no-enable-...).
-        rendered = {
-            name: [item for item in render(name, value) if item != f"--{name}"] for name, value in self.args.items()
-        }
+        rendered = {}
+        for name, value in self.args.items():
+            flag, *values = render(name, value) or (None,)
+            # The flag itself goes without saying, but not its negation (--no-enable-...).
+            rendered[name] = values if flag in {None, f"--{name}"} else [flag, *values]
         return {
             "model": {"": self.model},
             "launch": {"": list(self.launch)},
