@@ -44,9 +44,7 @@ def certificate_fault(blob: bytes, names: Sequence[str], host: str, known: Known
         return f"it cannot be read ({error})"
 
 
-def _authority_fault(
-    certificate: SSHCertificate, blob: bytes, names: Sequence[str], known: KnownHosts
-) -> str | None:
+def _authority_fault(certificate: SSHCertificate, blob: bytes, names: Sequence[str], known: KnownHosts) -> str | None:
     key = certificate.signature_key()
     line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     authority = base64.b64decode(line.split()[1])

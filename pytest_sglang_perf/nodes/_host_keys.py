@@ -140,9 +140,7 @@ class HostKeyPolicy:
         return HostKeyError("\n".join(message))
 
     def _advice(self) -> str:
-        file = shlex.quote(
-            str(self._config.known_hosts[0] if self._config.known_hosts else "~/.ssh/known_hosts")
-        )
+        file = shlex.quote(str(self._config.known_hosts[0] if self._config.known_hosts else "~/.ssh/known_hosts"))
         by_hand = f"connect once by hand (`{self._config.command}`)"
         if not self._direct or self._config.host_key_alias:
             return by_hand + ", or pin the fingerprint as `host_key` of the node."
@@ -154,7 +152,5 @@ class HostKeyPolicy:
 def _normalise(pinned: str) -> str:
     text = pinned.strip().rstrip("=")
     if not text.startswith("SHA256:"):
-        raise HostKeyError(
-            f"host_key {pinned!r} is no fingerprint; it must read SHA256:… as `ssh-keygen -l` prints it"
-        )
+        raise HostKeyError(f"host_key {pinned!r} is no fingerprint; it must read SHA256:… as `ssh-keygen -l` prints it")
     return text

@@ -131,9 +131,7 @@ def _held_by_agent(
     return {key.blob: _AgentKey(agent, key.blob, key.comment) for key in agent.get_keys()}
 
 
-def _explicit(
-    path: Path, held: Mapping[bytes, paramiko.PKey], remarks: list[str]
-) -> list[tuple[str, paramiko.PKey]]:
+def _explicit(path: Path, held: Mapping[bytes, paramiko.PKey], remarks: list[str]) -> list[tuple[str, paramiko.PKey]]:
     """The key of a file that the node names: unlike a default of ``ssh``, one that fails is an error."""
     if not path.is_file():
         raise NodeUnreachable(f"identity file {path} does not exist")
@@ -144,9 +142,7 @@ def _explicit(
     return keys
 
 
-def _from_file(
-    path: Path, held: Mapping[bytes, paramiko.PKey], remarks: list[str]
-) -> list[tuple[str, paramiko.PKey]]:
+def _from_file(path: Path, held: Mapping[bytes, paramiko.PKey], remarks: list[str]) -> list[tuple[str, paramiko.PKey]]:
     blob = _public_blob(path)
     if blob is not None and blob in held:
         return [(f"{path} (from the agent) {fingerprint(blob)}", held[blob])]
@@ -230,9 +226,7 @@ def authenticate(
             if isinstance(key, _AgentKey) and key.refusal:
                 tried[-1] += f" (the agent did not sign: {key.refusal})"
             if deadline.over():
-                raise _refused(
-                    config, tried, identities, f"no answer within {deadline.seconds:g} s"
-                ) from error
+                raise _refused(config, tried, identities, f"no answer within {deadline.seconds:g} s") from error
             if not transport.is_active():
                 # paramiko keeps no trace of the reason that the server gave; ours does.
                 why = getattr(transport, "farewell", "") or _short(error)

@@ -86,9 +86,7 @@ class SshChannel:
                     count = self._channel.send(data)
                 except TimeoutError:  # no window; paramiko's clock is not monotonic, ours decides
                     if deadline.over():
-                        raise ConnectionLost(
-                            f"{self._name}: the process took no input for {timeout:g} s"
-                        ) from None
+                        raise ConnectionLost(f"{self._name}: the process took no input for {timeout:g} s") from None
                     continue
                 except (paramiko.SSHException, EOFError, OSError) as error:
                     raise self._lost() from error

@@ -243,9 +243,7 @@ def _build(host: str, values: dict[str, list[str]], limits: tuple[str, ...], *, 
         hostname=hostname,
         port=port,
         user=user,
-        identity_files=tuple(
-            _path(name, tokens) for name in values.get("identityfile", []) if name.lower() != "none"
-        ),
+        identity_files=tuple(_path(name, tokens) for name in values.get("identityfile", []) if name.lower() != "none"),
         identities_only=first("identitiesonly", "no").lower() in {"yes", "true"},
         identity_agent=_agent(first("identityagent", "SSH_AUTH_SOCK"), tokens),
         known_hosts=_paths(first("userknownhostsfile"), tokens),

@@ -135,9 +135,7 @@ class Settings:
 
     def for_hop(self, hop: Hop, before: tuple[Hop, ...] | None) -> Settings:
         """The settings of a jump host: its own user, port and keys, the same configuration and trust."""
-        return replace(
-            self, user=hop.user, port=hop.port, identity_files=(), proxy_jump=before, host_key=None
-        )
+        return replace(self, user=hop.user, port=hop.port, identity_files=(), proxy_jump=before, host_key=None)
 
 
 class Connection:
@@ -223,9 +221,7 @@ def _connect(host: str, settings: Settings, deadline: Deadline, *, seen: tuple[s
             # configuration says.
             last, before = jumps[-1], jumps[:-1] or None
             via = _connect(last.host, settings.for_hop(last, before), deadline, seen=(*seen, host))
-        transport = _handshake(
-            config, settings, policy, lambda: _stream(config, settings, via, deadline), deadline
-        )
+        transport = _handshake(config, settings, policy, lambda: _stream(config, settings, via, deadline), deadline)
         try:
             with _ssh_auth.gather(config, settings.identity_files, deadline=deadline) as identities:
                 _ssh_auth.authenticate(transport, config, identities, deadline=deadline)
@@ -289,9 +285,7 @@ def _handshake(
         _end(transport)
 
 
-def _start(
-    transport: _Transport, config: HostConfig, link: Stream, policy: HostKeyPolicy, deadline: Deadline
-) -> None:
+def _start(transport: _Transport, config: HostConfig, link: Stream, policy: HostKeyPolicy, deadline: Deadline) -> None:
     where = f"{config.hostname} port {config.port}"
     try:
         transport.start_client(timeout=deadline.left())

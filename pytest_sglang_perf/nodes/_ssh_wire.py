@@ -151,8 +151,7 @@ class Wire:
         if self._unanswered >= _UNANSWERED:
             silent_s = now - self._heard
             raise self._die(
-                f"nothing was heard for {silent_s:.1f} s and {self._unanswered} keepalive requests "
-                "stayed unanswered"
+                f"nothing was heard for {silent_s:.1f} s and {self._unanswered} keepalive requests stayed unanswered"
             )
         self._unanswered += 1
         self._asked = now
@@ -206,9 +205,7 @@ def dial(
     )
 
 
-def _lookup(
-    host: str, port: int, deadline: Deadline, family: int
-) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+def _lookup(host: str, port: int, deadline: Deadline, family: int) -> list[tuple[int, int, int, str, tuple[str, int]]]:
     # getaddrinfo has no timeout of its own, and a dead resolver takes half a minute.
     answer: list[object] = []
 

@@ -66,9 +66,7 @@ def test_exit_status_does_not_wait_for_output_to_be_read(transport):
 
 
 def test_more_than_a_window_on_both_streams_does_not_deadlock(transport):
-    channel = transport.open(
-        f"head -c {5 * MIB} /dev/zero >&2 & head -c {6 * MIB} /dev/zero; wait; printf last >&2"
-    )
+    channel = transport.open(f"head -c {5 * MIB} /dev/zero >&2 & head -c {6 * MIB} /dev/zero; wait; printf last >&2")
     assert len(read_all(channel)) == 6 * MIB
     assert channel.exit_status(timeout=10) == 0
     assert len(channel.stderr()) == 64 << 10
@@ -103,9 +101,7 @@ def test_sending_to_a_process_that_does_not_read_fails_in_time(transport):
 
 def test_progress_renews_the_time_of_a_send(transport):
     # 12 MiB at the reader's pace take longer than the timeout, but never stall for as long.
-    channel = transport.open(
-        "for i in 1 2 3 4 5 6; do head -c 2097152 >/dev/null; sleep 0.2; done; cat >/dev/null"
-    )
+    channel = transport.open("for i in 1 2 3 4 5 6; do head -c 2097152 >/dev/null; sleep 0.2; done; cat >/dev/null")
     channel.send(b"x" * 12 * MIB, timeout=0.9)
 
 

@@ -53,9 +53,7 @@ def test_a_frozen_node_is_noticed_by_unanswered_keepalives(make_sshd, writing):
     thread = threading.Thread(target=beat)
     if writing:
         thread.start()
-    with pytest.raises(
-        ConnectionLost, match=r"nothing was heard for .* keepalive requests stayed unanswered"
-    ):
+    with pytest.raises(ConnectionLost, match=r"nothing was heard for .* keepalive requests stayed unanswered"):
         channel.receive(timeout=30)
     assert 0.8 < time.monotonic() - started < 6
     stop.set()

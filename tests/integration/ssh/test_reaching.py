@@ -65,9 +65,7 @@ class TestConfiguration:
         included = tmp_path / "included"
         included.write_text(f'Match originalhost "bla*"\n  HostName 127.0.0.1\n  Port {sshd.port}\n')
         config = tmp_path / "config"
-        config.write_text(
-            f"Include {included}\nInclude {sshd.config}\nHost blackwell\n  HostName nowhere.invalid\n"
-        )
+        config.write_text(f"Include {included}\nInclude {sshd.config}\nHost blackwell\n  HostName nowhere.invalid\n")
         text = sshd.config.read_text()
         included.write_text(included.read_text() + f"  IdentityFile {sshd.user_key}\n  User {sshd.user}\n")
         assert "Host node" in text
@@ -196,9 +194,7 @@ class TestJumps:
         servers["node"].stop()
         transport = SshTransport("node", config_file=config, proxy_jump="one")
         message, _ = refusal(transport)
-        assert (
-            f"the jump host {servers['one'].user}@127.0.0.1:{servers['one'].port} does not connect" in message
-        )
+        assert f"the jump host {servers['one'].user}@127.0.0.1:{servers['one'].port} does not connect" in message
 
     def test_a_loop_of_jumps_ends(self, chain):
         _, config = chain
@@ -249,9 +245,7 @@ class TestProxyCommand:
 
     def config(self, sshd, tmp_path, command):
         config = tmp_path / "config"
-        config.write_text(
-            sshd.config.read_text().replace("Host node", f"Host node\n  ProxyCommand {command}", 1)
-        )
+        config.write_text(sshd.config.read_text().replace("Host node", f"Host node\n  ProxyCommand {command}", 1))
         return config
 
     def relay(self, tmp_path):
