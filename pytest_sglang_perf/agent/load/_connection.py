@@ -1,0 +1,113 @@
+"""One TCP connection to the server, carrying one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import Any, Optional
+
+from ._http1 import HttpError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from ._requests import Exchange
+
+    class Owner(Protocol):
+        """What a connection tells the engine."""
+
+        def arrived(self, exchange: Exchange) -> None:
+            """Enough body bytes wait to be worth decoding."""
+
+        def ended(self, connection: Connection, exchange: Exchange, now_ns: int) -> None:
+            """The response is complete, or will never be (``exchange.error``)."""
+
+        def dropped(self, connection: Connection) -> None:
+            """An idle connection was closed."""
+
+
+DECODE_AT_BYTES = 32768
+
+
+class Connection(asyncio.Protocol):
+    """Writes a request, stamps what comes back. Stamps are taken before anything else is done with the bytes."""
+
+    __slots__ = ("_owner", "closed", "exchange", "last_ns", "reused", "slot", "transport")
+
+    def __init__(self, owner: Owner, slot: int = -1) -> None:
+        self._owner = owner
+        self.slot = slot
+        self.transport: Any = None
+        self.exchange: Optional[Exchange] = None
+        self.closed = False
+        self.reused = False
+        self.last_ns = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def send(self, exchange: Exchange) -> None:
+        """Hand the request to the socket; its clock starts here."""
+        self.exchange = exchange
+        now = monotonic_ns()
+        exchange.sent_ns = self.last_ns = now
+        if not exchange.scheduled_ns:
+            exchange.scheduled_ns = now
+        self.transport.write(exchange.payload)
+
+    def data_received(self, data: bytes) -> None:
+        now = monotonic_ns()
+        exchange = self.exchange
+        if exchange is None:  # bytes that nobody asked for: the connection cannot be trusted any more
+            self.abort()
+            return
+        self.last_ns = now
+        response = exchange.response
+        try:
+            body = response.feed(data)
+        except HttpError as error:
+            exchange.error = str(error)
+            self.abort()
+            return
+        if body:
+            exchange.pending.append(now)
+            exchange.pending.append(body)
+            exchange.pending_bytes += len(body)
+            if exchange.pending_bytes > DECODE_AT_BYTES and not exchange.queued:
+                self._owner.arrived(exchange)
+        if response.done:
+            self._end(now)
+
+    def _end(self, now: int) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        self.exchange = None
+        self.reused = True
+        if not exchange.response.keep_alive or exchange.response.excess:
+            self.closed = True
+            self.transport.close()
+        self._owner.ended(self, exchange, now)
+
+    def eof_received(self) -> None:
+        exchange = self.exchange
+        if exchange is not None and exchange.response.eof():
+            self._end(monotonic_ns())
+
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        self.closed = True
+        exchange = self.exchange
+        if exchange is None:
+            self._owner.dropped(self)
+            return
+        self.exchange = None
+        if exchange.error is None:
+            seen = "before any answer" if not exchange.response.status else "inside the answer"
+            exchange.error = "connection closed {}{}".format(seen, f": {exc}" if exc else "")
+        self._owner.ended(self, exchange, monotonic_ns())
+
+    def abort(self) -> None:
+        """Drop the connection at once; the server sees a disconnect and stops generating."""
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()

@@ -1,0 +1,104 @@
+"""The bytes of each request: HTTP head and JSON body, ready to be written in one piece."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any, Dict, List, Optional, Tuple
+from urllib.parse import urlsplit
+
+from ._decode import Decoder
+from ._http1 import Response
+from ._prompts import PromptSource
+from ._spec import Spec, SpecError
+
+PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+class Exchange:
+    """One request and what came back for it.
+
+    ``scheduled_ns`` is when it should have been sent, ``sent_ns`` when its bytes were handed to the socket.
+    ``pending`` holds arrival time and body bytes in turn until the decoder has taken them.
+    """
+
+    __slots__ = (
+        "aborted", "decoder", "end_ns", "error", "index", "input_len", "output_len", "payload", "pending",
+        "pending_bytes", "queued", "response", "scheduled_ns", "sent_ns",
+    )  # fmt: skip
+
+    def __init__(self, index: int, payload: bytes, input_len: int, output_len: int, *, keep_bodies: bool) -> None:
+        self.index = index
+        self.payload = payload
+        self.input_len = input_len
+        self.output_len = output_len
+        self.scheduled_ns = 0
+        self.sent_ns: Optional[int] = None
+        self.end_ns: Optional[int] = None
+        self.response = Response()
+        self.decoder = Decoder(keep_bodies=keep_bodies)
+        self.pending: List[Any] = []
+        self.pending_bytes = 0
+        self.queued = False
+        self.aborted = False
+        self.error: Optional[str] = None
+
+
+class RequestFactory:
+    """Builds requests by index; the same index gives the same lengths whatever worker builds it."""
+
+    def __init__(self, spec: Spec, salt: str) -> None:
+        self._spec = spec
+        self._prompts = PromptSource(*spec.vocab, seed=spec.seed, salt=salt, shared=spec.shared_prefix)
+        self._rng = random.Random()
+        self._head = http_head(spec, "POST", PATHS[spec.api], {"Accept": "text/event-stream"})
+
+    def build(self, index: int, lengths: Optional[Tuple[int, int]] = None) -> Exchange:
+        """Request number ``index``, with lengths of its own or those given (a trace's)."""
+        spec = self._spec
+        if lengths is None:
+            self._rng.seed(spec.seed * 1000003 + index)
+            lengths = spec.input.draw(self._rng), spec.output.draw(self._rng)
+        ids = self._prompts.ids(index, lengths[0])
+        body = self._body(ids, lengths[1])
+        payload = self._head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        return Exchange(index, payload, lengths[0] + spec.shared_prefix, lengths[1], keep_bodies=spec.keep_bodies)
+
+    def _body(self, ids: bytes, output_len: int) -> bytes:
+        spec = self._spec
+        if spec.api == "generate":
+            sampling = dict(spec.sampling, max_new_tokens=output_len)
+            return b'{"input_ids":[%s],"sampling_params":%s,"stream":true}' % (ids, _dumps(sampling))
+        options: Dict[str, Any] = {"model": spec.model, "max_tokens": output_len}
+        options.update(spec.sampling)
+        options["stream"] = True
+        options["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        if spec.api == "completions":
+            return _dumps(options)[:-1] + b',"prompt":[%s]}' % ids
+        # Chat takes text. Numbers apart by spaces are text whose length no tokenizer has to tell us.
+        options["messages"] = [{"role": "user", "content": ids.replace(b",", b" ").decode()}]
+        return _dumps(options)
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def http_head(spec: Spec, method: str, path: str, headers: Dict[str, str]) -> bytes:
+    """Request line and headers, without the last one's empty line.
+
+    Raises:
+        SpecError: the key's environment variable is not set.
+    """
+    parts = urlsplit(spec.url)
+    lines = ["{} {}{} HTTP/1.1".format(method, parts.path.rstrip("/"), path), "Host: " + parts.netloc.split("@")[-1]]
+    if method == "POST":
+        lines.append("Content-Type: application/json")
+    lines += ["{}: {}".format(*item) for item in headers.items()]
+    if spec.api_key_env:
+        key = os.environ.get(spec.api_key_env)
+        if not key:
+            raise SpecError(f"api_key_env: the environment variable {spec.api_key_env} is not set here")
+        lines.append("Authorization: Bearer " + key)
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n"

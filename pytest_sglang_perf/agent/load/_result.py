@@ -1,0 +1,236 @@
+"""The result of a trial: counts, the engine's judgement of itself, and whether the figures may be believed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from ._digest import STATUSES, Tally
+from ._probe import quantile
+
+if TYPE_CHECKING:
+    from ._spec import Limits, Spec
+
+_MIN_SAMPLED = 4
+
+
+class Judge:
+    """Collects what makes a trial invalid."""
+
+    def __init__(self) -> None:
+        self.invalid: List[Dict[str, Any]] = []
+
+    def check(self, name: str, value: Optional[float], bound: float, message: str, *, least: bool = False) -> None:
+        """Note ``message`` if the value is beyond its bound (below it for ``least``). None is no evidence."""
+        if value is None or (value >= bound if least else value <= bound):
+            return
+        self.invalid.append({"check": name, "value": value, "bound": bound, "message": message})
+
+
+def build(
+    spec: Spec,
+    tally: Tally,
+    *,
+    start_ns: Optional[int],
+    end_ns: Optional[int],
+    ended_by: str,
+    audit: Dict[str, Any],
+    requests: int,
+) -> Dict[str, Any]:
+    """Put the result together.
+
+    Args:
+        spec: what was asked.
+        tally: every finished request.
+        start_ns: beginning of the steady window, None if it was never reached.
+        end_ns: its end, None if the trial ended before.
+        ended_by: why the trial ended.
+        audit: figures of the engine about itself (lag, processor share and so on); extended here.
+        requests: how many were sent.
+    """
+    judge = Judge()
+    whole = start_ns is not None and end_ns is not None
+    if ended_by != "done":
+        judge.check("ended_by", 1.0, 0.0, _ENDINGS.get(ended_by, "the trial ended early: " + ended_by))
+    if not whole and ended_by == "done":
+        judge.check("window", 1.0, 0.0, "no steady window was found")
+    inside = Inside(tally, start_ns, end_ns)
+    total = sum(inside.counts[status] for status in STATUSES if status != "aborted")
+    audit = dict(audit, **inside.audit(spec))
+    if whole:
+        _judge_requests(judge, spec.limits, inside, total, tally)
+        _judge_client(judge, spec, audit, inside)
+    cached = inside.cached_share
+    if whole and not spec.shared_prefix and cached is not None:
+        judge.check(
+            "cached_share",
+            cached,
+            spec.limits.max_cached_share,
+            "%.1f %% of the prompt tokens came from the prefix cache although prompts are all different: "
+            "was the cache flushed (flush_cache) and is the vocabulary large enough?" % (100 * cached),
+        )
+    return {
+        "valid": not judge.invalid,
+        "invalid": judge.invalid,
+        "window": {"start_ns": start_ns, "end_ns": end_ns} if whole else None,
+        "counts": inside.counts,
+        "counts_all": {status: tally.counts[status] for status in STATUSES},
+        "errors": dict(tally.errors.most_common()),
+        "ended_by": ended_by,
+        "audit": audit,
+        "cached_share": cached,
+        "requests": requests,
+        "clock": "CLOCK_MONOTONIC",
+    }
+
+
+_ENDINGS = {
+    "deadline": "the trial did not finish before its deadline",
+    "stall": "no stream received a byte for the stall limit: the server hangs",
+    "server_died": "the server went away during the trial",
+    "cancelled": "the trial was cancelled",
+    "all_failed": "no request succeeded; see errors",
+}
+
+
+class Inside:
+    """The requests that ended inside the window (all of them where there is no window)."""
+
+    def __init__(self, tally: Tally, start_ns: Optional[int], end_ns: Optional[int]) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self._tally = tally
+        whole = start_ns is not None and end_ns is not None
+        low, high = (start_ns or 0, end_ns or 0) if whole else (-1, 1 << 62)
+        end = tally.end
+        self.rows = [i for i in range(len(end)) if low < end[i] <= high]
+        self.counts = dict.fromkeys(STATUSES, 0)
+        for i in self.rows:
+            self.counts[STATUSES[tally.status[i]]] += 1
+        self.counts["aborted"] = tally.counts["aborted"]
+
+    @property
+    def cached_share(self) -> Optional[float]:
+        """Cached over all prompt tokens; None where the server reports none of them."""
+        tally = self._tally
+        rows = [i for i in self.rows if tally.prompt[i] > 0 and tally.cached[i] >= 0]
+        prompt = sum(tally.prompt[i] for i in rows)
+        return sum(tally.cached[i] for i in rows) / prompt if prompt else None
+
+    def ttft_ms(self, q: float) -> Optional[float]:
+        """A quantile of the time to first token, in real milliseconds."""
+        tally = self._tally
+        values = [(tally.first[i] - tally.sent[i]) / 1e6 for i in self.rows if tally.first[i] and tally.sent[i]]
+        return quantile(values, q)
+
+    def schedule_lag_ms(self, q: float) -> Optional[float]:
+        """A quantile of how late requests were sent."""
+        tally = self._tally
+        return quantile([(tally.sent[i] - tally.scheduled[i]) / 1e6 for i in self.rows if tally.sent[i]], q)
+
+    def delivered(self) -> Optional[float]:
+        """Mean number of requests in flight over the window."""
+        start, end, tally = self.start_ns, self.end_ns, self._tally
+        if start is None or end is None or end <= start:
+            return None
+        busy = 0
+        for i in range(len(tally.end)):
+            busy += max(0, min(tally.end[i], end) - max(tally.sent[i], start)) if tally.sent[i] else 0
+        return busy / (end - start)
+
+    def audit(self, spec: Spec) -> Dict[str, Any]:
+        """Delivered against asked load, and the client's clock against the server's."""
+        window_s = ((self.end_ns or 0) - (self.start_ns or 0)) / 1e9
+        audit: Dict[str, Any] = {
+            "delivered_concurrency": self.delivered(),
+            "schedule_lag_p50_ms": self.schedule_lag_ms(0.5),
+            "schedule_lag_p99_ms": self.schedule_lag_ms(0.99),
+            "client_minus_server_e2e_p50_ms": _ms(quantile(self._tally.server_gap_s, 0.5)),
+        }
+        if spec.arrival.closed:
+            audit["asked_concurrency"] = spec.arrival.concurrency
+        elif spec.arrival.rate:
+            sent = [1 for at in self._tally.sent if (self.start_ns or 0) < at <= (self.end_ns or 0)]
+            audit["asked_rate"] = spec.arrival.rate
+            audit["sent_rate"] = len(sent) / window_s if window_s > 0 else None
+        return audit
+
+
+def _ms(seconds: Optional[float]) -> Optional[float]:
+    return None if seconds is None else seconds * 1e3
+
+
+def _judge_requests(judge: Judge, limits: Limits, inside: Inside, total: int, tally: Tally) -> None:
+    counts = inside.counts
+    bad = counts["failed"] + counts["errored"] + counts["empty"]
+    short = counts["short"]
+    if total:
+        judge.check(
+            "failed_share",
+            bad / total,
+            limits.max_failed_share,
+            f"{bad} of {total} requests gave no usable answer ({counts['failed']} failed, {counts['errored']} errored, "
+            f"{counts['empty']} empty); see errors",
+        )
+        judge.check(
+            "short_share",
+            short / total,
+            limits.max_short_share,
+            f"{short} of {total} answers were shorter than ordered although ignore_eos was set: figures of different "
+            "lengths cannot be compared",
+        )
+    if tally.sampled >= _MIN_SAMPLED and tally.constant:
+        (content, times) = tally.constant.most_common(1)[0]
+        judge.check(
+            "constant_output",
+            times / tally.sampled,
+            limits.max_constant_share,
+            f"{times} of {tally.sampled} sampled answers consist of {content!r} over and over: the model computes "
+            "garbage",
+        )
+
+
+def _judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Inside) -> None:
+    """Was it the client that was slow?
+
+    Lag is judged in real time against what it distorts: a lag of 5 ms is nothing beside a time to first token of
+    a second and everything beside one of 5 ms.
+    """
+    limits = spec.limits
+    share = audit.get("cpu_share") or 0.0
+    judge.check(
+        "cpu_share",
+        share,
+        limits.cpu_share,
+        f"the load generator used {100 * share:.0f} % of its core: it, not the server, was the limit",
+    )
+    ttft = inside.ttft_ms(0.5) or 0.0
+    lag = audit.get("lag_p99_ms") or 0.0
+    bound = max(limits.lag_p99_ms, limits.lag_share * ttft)
+    judge.check(
+        "lag_p99_ms",
+        lag,
+        bound,
+        f"the load generator was {lag:.1f} ms late (p99, real time); tolerated are {bound:.1f} ms, the larger of "
+        f"{limits.lag_p99_ms:g} ms and {100 * limits.lag_share:.0f} % of the median time to first token ({ttft:.1f} ms "
+        "in real time): latencies would be its own",
+    )
+    if spec.arrival.closed:
+        asked = spec.arrival.concurrency
+        delivered = audit.get("delivered_concurrency") or 0.0
+        judge.check(
+            "delivered_concurrency",
+            delivered,
+            limits.delivered_share * asked,
+            f"only {delivered:.1f} of {asked} requests were in flight on average: the level was not held",
+            least=True,
+        )
+    elif spec.arrival.max_concurrency is None:
+        late = audit.get("schedule_lag_p99_ms") or 0.0
+        bound = max(limits.schedule_lag_p99_ms, limits.lag_share * ttft)
+        judge.check(
+            "schedule_lag_p99_ms",
+            late,
+            bound,
+            f"requests left {late:.1f} ms after their time (p99, real time); at most {bound:.1f} ms is tolerated: the "
+            "arrival pattern was not the one asked for",
+        )
