@@ -26,7 +26,8 @@ def stamped():
     for process in started:
         process.terminate()
         process.wait(10)
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @pytest.fixture

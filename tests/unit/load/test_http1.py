@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def chunked(*parts: bytes, trailer: bytes = b"") -> bytes:
 def parse(wire: bytes, cuts: list[int], *, eof: bool = False) -> tuple[Response, bytes]:
     response, body = Response(), b""
     edges = sorted({0, len(wire), *(cut % (len(wire) + 1) for cut in cuts)})
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         body += response.feed(wire[low:high])
     if eof:
         response.eof()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from pytest_sglang_perf.agent.load._sse import EventSplitter
 def split(body: bytes, cuts: list[int]) -> list[bytes]:
     splitter, events = EventSplitter(), []
     edges = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         events += splitter.feed(body[low:high])
     return events + splitter.finish()
 

@@ -121,18 +121,15 @@ def test_what_the_driver_does_not_say_is_absent_alone():
 
 def recorded():
     """The H200's readings in our own columns; node time starts at the first."""
-    rows, zero = [], None
+    rows: list[str] = []
+    zero: float = 0.0
     with gzip.open(DATA / "nvidia-smi_100ms.csv.gz", "rt") as lines:
         for line in lines:
             stamp, index, draw, instant, utilization, _, used, temperature, clock, reasons = line.strip().split(", ")
             at = datetime.strptime(stamp, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
-            zero = at if zero is None else zero
-            rows.append(
-                ",".join(
-                    (str(round((at - zero) * 1e9)), index, draw, instant, utilization, used, "143771", "700")
-                    + (temperature, clock, reasons)
-                )
-            )
+            zero = zero or at
+            values = [str(round((at - zero) * 1e9)), index, draw, instant, utilization, used, "143771", "700"]
+            rows.append(",".join([*values, temperature, clock, reasons]))
     return rows, zero
 
 
@@ -156,7 +153,9 @@ def test_on_what_an_h200_reported(tmp_path):
         energy = np.trapezoid(np.interp(grid, at, watts), grid)
         assert report.values["power_draw"] == pytest.approx(energy / (end - start), rel=1e-6)
         assert report.values["energy_per_token"] == pytest.approx(energy / trial["out_tok"], rel=1e-6)
-        shares.append((trial["label"], trial["c"], report.values["power_draw"], report.facts["power_cap_share"]))
+        draw = report.values["power_draw"]
+        assert isinstance(draw, float)
+        shares.append((trial["label"], trial["c"], draw, report.facts["power_cap_share"]))
     loaded = [draw for label, c, draw, _ in shares if label == "default" and c == 256]
     host_bound = [draw for label, c, draw, _ in shares if label == "nocudagraph" and c == 1]
     assert 490 < min(loaded) < max(loaded) < 640  # as recorded: 500 W at 9.3k tok/s, 634 W at 13.5k tok/s

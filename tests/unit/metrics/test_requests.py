@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -174,7 +175,7 @@ def test_against_a_naive_implementation(requests):
     tokens, ttft, tpot, itl = 0, [], [], []
     for item in records:
         chunks = item["chunks"]
-        counts = [chunks[0][1], *(b[1] - a[1] for a, b in zip(chunks, chunks[1:], strict=False))]
+        counts = [chunks[0][1], *(b[1] - a[1] for a, b in pairwise(chunks))]
         tokens += sum(n for (at, _), n in zip(chunks, counts, strict=True) if 10 * S < at <= 20 * S)
         if 10 * S < chunks[-1][0] <= 20 * S:
             ttft.append((chunks[0][0] - item["sent_ns"]) / 1e9)
