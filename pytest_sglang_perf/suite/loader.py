@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_sglang_perf.errors import SuiteError
+from pytest_sglang_perf.metrics import REGISTRY
 from pytest_sglang_perf.suite._problems import Problems, did_you_mean, relative
 from pytest_sglang_perf.suite._resolve import resolve_servers
 from pytest_sglang_perf.suite._validate import validate
@@ -162,6 +163,7 @@ def _only(named: Mapping[str, object]) -> str | None:
 
 
 def _check_references(model: SuiteModel, document: Document, problems: Problems) -> None:
+    _check_margins(model, document, problems)
     for key, known in (("default_node", model.nodes), ("default_workload", model.workloads)):
         name = getattr(model, key)
         if name is not None and name not in known:
@@ -171,6 +173,21 @@ def _check_references(model: SuiteModel, document: Document, problems: Problems)
                 place=document.place((key,)),
                 path=(key,),
             )
+
+
+def _check_margins(model: SuiteModel, document: Document, problems: Problems) -> None:
+    for name in model.margins:
+        metric = REGISTRY.get(name)
+        message = ""
+        if metric is None:
+            message = f"there is no metric {name!r}{did_you_mean(name, REGISTRY) or '; see docs/reference/metrics.md'}"
+        elif metric.exact:
+            message = "is counted exactly, and needs no margin"
+        elif metric.better is None:
+            energy = "; gate energy_per_token" if name.startswith("power_") else ""
+            message = f"has no better direction, so that it cannot regress{energy}"
+        if message:
+            problems.add(message, place=document.place(("margins", name)), path=("margins", name))
 
 
 def _workload(

@@ -119,8 +119,8 @@ class UniformLength(_Bounded):
 
 class NormalLength(_Bounded):
     kind: Literal["normal"]
-    mean: Annotated[float, Field(gt=0)]
-    stddev: Annotated[float, Field(ge=0)]
+    mean: Annotated[float, Field(ge=1)]
+    std: Annotated[float, Field(ge=0)]
     low: Count = 1
     high: Count | None = None
 
@@ -183,18 +183,25 @@ class TraceArrival(_Model):
 Arrival = Annotated[RateArrival | GammaArrival | BurstArrival | TraceArrival, Field(discriminator="kind")]
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class Limits(_Model):
-    """When a trial is ended, and when it does not count."""
+    """When a trial is ended, and when it does not count. What is not set is the load engine's own default."""
 
     stall_s: Seconds = Field(60.0, description="No token for so long ends the trial.")
     deadline_s: Seconds = Field(1800.0, description="The longest a trial may take.")
-    max_cached_share: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.01, description="Prompt tokens from the prefix cache beyond this share make the trial invalid."
+    max_cached_share: Share = Field(0.01, description="Prompt tokens from the prefix cache.")
+    max_failed_share: Share | None = Field(None, description="Requests that failed.")
+    max_short_share: Share | None = Field(None, description="Requests with fewer tokens than asked for.")
+    max_constant_share: Share | None = Field(None, description="Requests that answer with one repeated token.")
+    lag_p99_ms: Annotated[float, Field(gt=0)] | None = Field(None, description="The load engine's loop lag.")
+    lag_share: Share | None = Field(None, description="That lag as a share of the time between tokens.")
+    cpu_share: Share | None = Field(None, description="CPU of a load process.")
+    schedule_lag_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="How late requests of an open loop may be sent."
     )
-    lag_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
-        None,
-        description="The load engine's own lag beyond this makes the trial invalid. Default: the engine's.",
-    )
+    delivered_share: Share | None = Field(None, description="Least share of the concurrency that was delivered.")
 
 
 class WorkloadModel(_Model):
@@ -221,7 +228,7 @@ class WorkloadModel(_Model):
     seed: Annotated[int, Field(ge=0)] = Field(1, description="Draws lengths, prompts and arrivals.")
     flush_cache: bool = Field(True, description="Empty the server's prefix cache before each trial.")
     vocab: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="Prompt token ids are drawn from [low, high]."
+        None, description="Prompt token ids are drawn from [low, high]. Default: the load engine's."
     )
     sampling: dict[str, Any] = Field(
         default_factory=dict, description="Sampling parameters on top of temperature 0 and ignore_eos."
@@ -234,6 +241,10 @@ class WorkloadModel(_Model):
         if (self.concurrency is None) == (self.arrival is None):
             both = "not both 'concurrency' and 'arrival'" if self.arrival else "'concurrency' or 'arrival'"
             raise PydanticCustomError("expected", "a workload needs {what}", {"what": both})
+        if self.arrival is not None and self.arrival.kind == "trace" and self.requests is None:
+            raise PydanticCustomError("expected", "a trace needs 'requests', how many of it are measured")
+        if self.vocab is not None and self.vocab[0] >= self.vocab[1]:
+            raise PydanticCustomError("expected", "vocab is [low, high], with low below high")
         return self
 
 

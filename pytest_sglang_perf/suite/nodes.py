@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,9 +24,6 @@ class _Booting(_Model):
         None, description="Python 3.9 or newer on the node that runs the agent. Default: found there."
     )
     gpus: Gpus | None = Field(None, description="GPU indices that belong to this session. Default: the whole node.")
-    cache_dir: str | None = Field(
-        None, description="Folder on the node for the agent and its logs. Default: ~/.cache/sglang-perf."
-    )
 
 
 class SimNode(_Booting):
@@ -38,8 +35,8 @@ class SimNode(_Booting):
     time_scale: float | None = Field(
         None, gt=0, description="Simulated seconds that pass in one real second. Default: the profile's."
     )
-    fail: str | dict[str, Any] | None = Field(
-        None, description="A failure that the simulated server shall show, for trying out a suite."
+    fail: str | None = Field(
+        None, min_length=1, description="Faults to show, for trying out a suite, such as 'crash:weights'."
     )
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["Level", "ResolvedWorkload", "default_requests", "level_of"]
 
 Level = int | float
-_VOCAB = (1000, 30000)  # ids that are ordinary tokens in every common vocabulary
 _CLOSED = "closed"
 _LEVELS = {"rate", "size", "path"}
 
@@ -42,8 +41,6 @@ def default_requests(kind: str, level: Level) -> int:
         return max(16, min(64, 8 * int(level)), 2 * int(level))
     if kind == "burst":
         return max(16, 4 * int(level))
-    if kind == "trace":
-        return 0  # as many as the trace has
     return max(64, math.ceil(10 * level))
 
 
@@ -108,7 +105,7 @@ class ResolvedWorkload:
             "requests": self.requests(level),
             "warmup": {"requests": written.warmup},
             "shared_prefix": written.shared_prefix,
-            "vocab": list(written.vocab or _VOCAB),
+            "vocab": written.vocab,
             "seed": written.seed,
             "flush_cache": written.flush_cache,
             "limits": self._limits(),
@@ -132,7 +129,7 @@ class ResolvedWorkload:
                 "output": written.output_len.model_dump(),
                 "api": written.api,
                 "shared_prefix": written.shared_prefix,
-                "vocab": list(written.vocab or _VOCAB),
+                "vocab": written.vocab,
                 "seed": written.seed,
                 "flush_cache": written.flush_cache,
                 "sampling": {"temperature": 0, "ignore_eos": True} | written.sampling,

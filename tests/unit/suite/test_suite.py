@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from pathlib import Path
 
 import pytest
 
+from pytest_sglang_perf.agent.load import _spec as load_spec
 from pytest_sglang_perf.errors import NotDeclared, SuiteError
 from pytest_sglang_perf.suite import LocalNode, SimNode, SshNode, UrlNode, load_suite
+from pytest_sglang_perf.suite.models import Limits
 from pytest_sglang_perf.suite.schema import json_schema, json_schema_text
 
 from .conftest import MINIMAL
@@ -27,14 +31,14 @@ def test_every_kind_of_node(read) -> None:
     suite = read("""
         default_node: b
         nodes:
-          a: {kind: sim, profile: p, seed: 3, time_scale: 50, fail: {crash: oom}}
+          a: {kind: sim, profile: p, seed: 3, time_scale: 50, fail: crash:weights}
           b: {kind: local, agent_python: /usr/bin/python3, gpus: [0, 1]}
           c: {kind: ssh, host: h, user: u, port: 22, identity_file: k, host_key: x, proxy_jump: j}
           d: {kind: url, url: "http://h:1", api: chat, model: m, api_key_env: K}
     """)
     a, b, c, d = (suite.node(name) for name in "abcd")
     assert isinstance(a, SimNode)
-    assert (a.profile, a.seed, a.time_scale, a.fail) == ("p", 3, 50, {"crash": "oom"})
+    assert (a.profile, a.seed, a.time_scale, a.fail) == ("p", 3, 50, "crash:weights")
     assert isinstance(b, LocalNode)
     assert b.gpus == [0, 1]
     assert isinstance(c, SshNode)
@@ -64,6 +68,9 @@ def test_every_kind_of_node(read) -> None:
         ("boots: [3, 1]", "expected [first, most] with first no larger than most"),
         ("trials: '4'", "found '4', expected a whole number"),
         ("margins: {ttft_p50: 3}", "expected a number below 1 (a fraction: 0.03 is 3 %)"),
+        ("margins: {ttft_p5: 0.1}", "margins.ttft_p5: there is no metric 'ttft_p5'; did you mean 'ttft_p50'?"),
+        ("margins: {power_draw: 0.1}", "has no better direction, so that it cannot regress; gate energy_per_token"),
+        ("margins: {failed_requests: 0.1}", "is counted exactly"),
         (
             "nodes: {a: {kind: shh}}",
             "suite.yaml:1:19: nodes.a.kind: found 'shh', expected sim, local, ssh or url; did",
@@ -87,6 +94,22 @@ def test_wrong_values(read, text: str, expected: str) -> None:
     assert any(expected in line for line in read.errors(text))
 
 
+OPEN = [
+    "{kind: constant, rate: 2}",
+    "{kind: poisson, rate: [0.5, 4], max_concurrency: 9}",
+    "{kind: gamma, rate: 2, burstiness: 0.5}",
+    "{kind: burst, size: [8, 64], period_s: 2}",
+    "{kind: trace, path: f}",
+]
+LENGTHS = [
+    "128",
+    "{kind: fixed, value: 128}",
+    "{kind: uniform, low: 1, high: 9}",
+    "{kind: normal, mean: 64, std: 8}",
+    "{kind: normal, mean: 64, std: 8, low: 2, high: 99}",
+    "{kind: file, path: f}",
+]
+LIMITS = "max_failed_share: 0.1, lag_p99_ms: 30, stall_s: 9"
 WORKLOAD = "workloads: {{w: {{input_len: 128, output_len: 128, {}}}}}"
 
 
@@ -118,7 +141,12 @@ WORKLOAD = "workloads: {{w: {{input_len: 128, output_len: 128, {}}}}}"
             "workloads.w.arrival.kind: found 'posson', expected constant, poisson,",
         ),
         ("arrival: {kind: gamma, rate: 1}", "the key 'burstiness' is missing"),
-        ("arrival: {kind: trace, path: nowhere.csv}", "the file 'nowhere.csv' cannot be read (No such file"),
+        ("arrival: {kind: trace, path: x}", "a trace needs 'requests'"),
+        ("concurrency: 1, vocab: [5, 5]", "vocab is [low, high], with low below high"),
+        (
+            "arrival: {kind: trace, path: nowhere.csv}, requests: 5",
+            "the file 'nowhere.csv' cannot be read (No such file",
+        ),
     ],
 )
 def test_wrong_workloads(read, text: str, expected: str) -> None:
@@ -163,7 +191,7 @@ def test_the_load_spec_of_a_closed_level(read) -> None:
         "requests": 512,
         "warmup": {"requests": None},
         "shared_prefix": 0,
-        "vocab": [1000, 30000],
+        "vocab": None,
         "seed": 1,
         "flush_cache": True,
         "limits": {"stall_s": 60.0, "deadline_s": 1800.0, "max_cached_share": 0.01},
@@ -199,6 +227,21 @@ def test_open_arrivals(read, arrival: str, levels: tuple, spec: dict) -> None:
 )
 def test_default_requests_of_a_closed_loop(read, level: int, requests: int) -> None:
     assert read(WORKLOAD.format(f"concurrency: {level}")).workload().requests(level) == requests
+
+
+@pytest.mark.parametrize("arrival", ["concurrency: 8", *(f"arrival: {a}" for a in OPEN)])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_load_engine_takes_every_spec(read, arrival: str, length: str) -> None:
+    (read.folder / "f").write_text("7\n")
+    text = f"workloads: {{w: {{input_len: {length}, output_len: 9, {arrival}, requests: 5, limits: {{{LIMITS}}}}}}}"
+    workload = read(text).workload()
+    spec = load_spec.parse(workload.spec(workload.levels[0]) | {"url": "http://h:1"})
+    assert spec.requests == 5
+    assert spec.output.draw(random.Random(1)) == 9
+
+
+def test_every_limit_of_the_load_engine_can_be_set() -> None:
+    assert set(Limits.model_fields) == {field.name for field in dataclasses.fields(load_spec.Limits)}
 
 
 def test_requests_for_all_levels_or_by_level(read) -> None:
