@@ -68,7 +68,10 @@ def test_every_kind_of_node(read) -> None:
         ("boots: [3, 1]", "expected [first, most] with first no larger than most"),
         ("trials: '4'", "found '4', expected a whole number"),
         ("margins: {ttft_p50: 3}", "expected a number below 1 (a fraction: 0.03 is 3 %)"),
-        ("margins: {ttft_p5O: 0.1}", "margins.ttft_p5O: there is no metric 'ttft_p5O'; did you mean 'ttft_p50'?"),
+        (
+            "margins: {output_troughput: 0.1}",
+            "margins.output_troughput: there is no metric 'output_troughput'; did you mean 'output_throughput'?",
+        ),
         ("margins: {power_draw: 0.1}", "has no better direction, so that it cannot regress; gate energy_per_token"),
         ("margins: {failed_requests: 0.1}", "is counted exactly"),
         (
