@@ -27,6 +27,7 @@ __all__ = ["Forward"]
 _OPEN_S = 10.0
 _CLOSE_S = 1.0
 _COPY_BYTES = 1 << 16
+_SLICE_S = 0.25  # how often a blocked copy looks whether it is still wanted
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close with RST
 _log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Forward:
                     link.abort()
                     return
                 self._links.add(link)
-            link.threads[0].start()
+                link.threads[0].start()
 
     def _forget(self, link: _Link) -> None:
         with self._lock:
@@ -86,6 +87,8 @@ class _Link:
         self, client: socket.socket, connection: Connection, port: int, done: Callable[[_Link], object]
     ) -> None:
         self._client = client
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.settimeout(_SLICE_S)
         self._connection = connection
         self._port = port
         self._done = done
@@ -100,15 +103,12 @@ class _Link:
         self._aborted = True
         with contextlib.suppress(OSError):
             self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        with contextlib.suppress(OSError):
-            self._client.shutdown(socket.SHUT_RD)  # wakes recv; closing follows in the thread that owns it
         if not self.threads[0].is_alive():
             self._client.close()
 
     def _to_node(self) -> None:
         channel: paramiko.Channel | None = None
         try:
-            self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             channel = self.channel = self._open()
             if channel is None or self._aborted:
                 self.abort()
@@ -119,18 +119,32 @@ class _Link:
             self.threads.append(back)
             back.start()
             try:
-                while data := self._client.recv(_COPY_BYTES):
+                while data := self._receive():
                     channel.sendall(data)
                 channel.shutdown_write()
             except (OSError, EOFError, paramiko.SSHException):
-                self._aborted = True
-                close_channels([channel], timeout=_CLOSE_S)
+                self.abort()
+                _close(channel)
             back.join()
         finally:
             self._client.close()
             if channel is not None:
-                close_channels([channel], timeout=_CLOSE_S)
+                _close(channel)
             self._done(self)
+
+    def _receive(self) -> bytes:
+        while not self._aborted:
+            with contextlib.suppress(TimeoutError):
+                return self._client.recv(_COPY_BYTES)
+        raise ConnectionAbortedError
+
+    def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            if self._aborted:
+                raise ConnectionAbortedError
+            with contextlib.suppress(TimeoutError):
+                view = view[self._client.send(view) :]
 
     def _open(self) -> paramiko.Channel | None:
         try:
@@ -147,10 +161,15 @@ class _Link:
     def _from_node(self, channel: paramiko.Channel) -> None:
         try:
             while data := channel.recv(_COPY_BYTES):
-                self._client.sendall(data)
+                self._send(data)
             if channel.eof_received and not self._aborted:
                 self._client.shutdown(socket.SHUT_WR)
             else:
                 self.abort()
         except (OSError, EOFError, paramiko.SSHException):
             self.abort()
+
+
+def _close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.close()

@@ -27,6 +27,7 @@ _STDERR_BYTES = 64 << 10
 # Output that nobody receives is held up to here; then the node's process feels it, as with any full pipe.
 _STDOUT_BYTES = 8 << 20
 _READ_BYTES = 1 << 16
+_PACKET_BYTES = 1 << 15
 _CLOSE_S = 0.9
 # How often a send that waits for window looks at its deadline.
 _SLICE_S = 0.1
@@ -76,14 +77,20 @@ class SshChannel:
         self._pump = threading.Thread(target=self._run, name=f"{name}: output", daemon=True)
         self._pump.start()
 
+    @property
+    def closed(self) -> bool:
+        """Whether this side has closed it."""
+        return self._closed
+
     def send(self, data: bytes, *, timeout: float) -> None:
         deadline = Deadline(timeout)
+        view = memoryview(data)
         with self._send_lock, limit_sends(deadline):
-            while data:
+            while view:
                 if self._closed or not self._connection.alive:
                     raise self._lost()
                 try:
-                    count = self._channel.send(data)
+                    count = self._channel.send(bytes(view[:_PACKET_BYTES]))
                 except TimeoutError:  # no window; paramiko's clock is not monotonic, ours decides
                     if deadline.over():
                         raise ConnectionLost(f"{self._name}: the process took no input for {timeout:g} s") from None
@@ -92,7 +99,7 @@ class SshChannel:
                     raise self._lost() from error
                 if count == 0:
                     raise self._lost()
-                data = data[count:]
+                view = view[count:]
                 deadline.restart()
         # paramiko drops what it cannot send on a connection that just died, without a word.
         if not self._connection.alive:

@@ -118,6 +118,7 @@ def resolve(
     config_file: Path | None = None,
     known_hosts: tuple[Path, ...] = (),
     proxy_jump: tuple[Hop, ...] | None = None,
+    timeout: float = _RESOLVE_TIMEOUT_S,
 ) -> HostConfig:
     """Look up ``host`` as ``ssh`` would, with everything else as on its command line.
 
@@ -133,7 +134,7 @@ def resolve(
     if ssh is None:
         values, limits = _ask_paramiko(host, user=user, port=port, config_file=config_file)
     else:
-        values, limits = _ask_ssh([ssh, "-G", "-T", *options, "--", host]), ()
+        values, limits = _ask_ssh([ssh, "-G", "-T", *options, "--", host], timeout), ()
     if known_hosts:
         values["userknownhostsfile"] = [shlex.join(str(file) for file in known_hosts)]
         options += ["-o", f"UserKnownHostsFile={' '.join(str(file) for file in known_hosts)}"]
@@ -156,7 +157,7 @@ def _options(user: str | None, port: int | None, config_file: Path | None) -> li
     return options
 
 
-def _ask_ssh(argv: list[str]) -> dict[str, list[str]]:
+def _ask_ssh(argv: list[str], timeout: float) -> dict[str, list[str]]:
     asked = f"`ssh -G {argv[-1]}`"
     try:
         done = subprocess.run(
@@ -165,7 +166,7 @@ def _ask_ssh(argv: list[str]) -> dict[str, list[str]]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_RESOLVE_TIMEOUT_S,
+            timeout=min(timeout, _RESOLVE_TIMEOUT_S),
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -209,6 +209,7 @@ def _connect(host: str, settings: Settings, deadline: Deadline, *, seen: tuple[s
         config_file=settings.config_file,
         known_hosts=settings.known_hosts,
         proxy_jump=settings.proxy_jump,
+        timeout=deadline.left(),
     )
     if len(seen) >= _MOST_HOPS:
         raise NodeUnreachable(f"the jump hosts lead nowhere: {' <- '.join((*seen, host))}")

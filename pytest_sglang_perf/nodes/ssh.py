@@ -88,7 +88,7 @@ class SshTransport:
         with self._lock:
             connection = self._connected(deadline)
             channel = SshChannel(self._session(connection, command, deadline), connection, self.describe())
-            self._channels.append(channel)
+            self._channels = [*(old for old in self._channels if not old.closed), channel]
             return channel
 
     @contextlib.contextmanager

@@ -165,3 +165,24 @@ def test_closing_ends_connections_in_the_middle(transport):
             sock.recv(1)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_closing_ends_a_copy_to_a_client_that_does_not_read(transport):
+    done = threading.Event()
+
+    def pour(sock):
+        with contextlib.suppress(OSError):
+            sock.sendall(b"x" * (64 << 20))
+        done.set()
+
+    with listener(pour) as target:
+        with (
+            transport.forward(target) as port,
+            socket.create_connection(("127.0.0.1", port), timeout=20) as sock,
+        ):
+            assert sock.recv(1) == b"x"
+            # Our buffers and the window are full when the far end makes no progress any more.
+            assert not done.wait(0.5)
+            started = time.monotonic()
+        assert time.monotonic() - started < 3
+        assert done.wait(10)

@@ -11,7 +11,7 @@ import time
 import paramiko
 import pytest
 
-from pytest_sglang_perf.errors import ConnectionLost
+from pytest_sglang_perf.errors import ConnectionLost, NodeUnreachable
 from tests._sshd import wait_until
 
 pytestmark = pytest.mark.sshd
@@ -136,3 +136,35 @@ def test_nothing_lives_on_after_close(sshd):
     with pytest.raises(ConnectionLost):
         channels[0].receive(timeout=1)
     wait_until(lambda: not sshd.sessions(), what="the end of sshd's sessions")
+
+
+def test_opening_on_a_frozen_node_fails_in_time(make_sshd):
+    server = make_sshd()
+    transport = server.transport(connect_timeout_s=1.0, keepalive_s=60)
+    transport.open("cat")
+    for pid in server.sessions():
+        os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(NodeUnreachable, match="opens no session: Timeout"):
+        transport.open("true")
+    assert time.monotonic() - started < 4
+    transport.close()
+
+
+def test_a_command_that_is_never_confirmed_fails_in_time(make_sshd, monkeypatch):
+    server = make_sshd()
+    transport = server.transport(connect_timeout_s=1.5, keepalive_s=60)
+    real = paramiko.Transport.open_session
+
+    def open_then_freeze(self, *args, **kwargs):
+        session = real(self, *args, **kwargs)
+        for pid in server.sessions():
+            os.kill(pid, signal.SIGSTOP)
+        return session
+
+    monkeypatch.setattr(paramiko.Transport, "open_session", open_then_freeze)
+    started = time.monotonic()
+    with pytest.raises(NodeUnreachable, match=r"does not run commands: no answer within 1\.5 s"):
+        transport.open("true")
+    assert time.monotonic() - started < 5
+    transport.close()
