@@ -9,7 +9,6 @@ Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
 from __future__ import annotations
 
 import base64
-import binascii
 import fnmatch
 import hashlib
 import hmac
@@ -85,7 +84,7 @@ class KnownHosts:
             except OSError as error:
                 known.problems.append(f"{file}: {error.strerror}")
                 continue
-            for number, line in enumerate(text.splitlines(), start=1):
+            for number, line in enumerate(text.split("\n"), start=1):
                 known._add(line.strip(), f"{file}:{number}")
         return known
 
@@ -103,7 +102,7 @@ class KnownHosts:
         names, key_type, encoded = fields[:3]
         try:
             blob = base64.b64decode(encoded, validate=True)
-        except binascii.Error:
+        except ValueError:
             self.problems.append(f"{where}: the key is not base64")
             return
         # The blob begins with its own type; a line whose words disagree was damaged by hand.
@@ -150,7 +149,7 @@ def _matches_hash(pattern: str, name: str) -> bool:
         return False
     try:
         salt, digest = (base64.b64decode(part, validate=True) for part in parts[2:])
-    except binascii.Error:
+    except ValueError:
         return False
     return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), digest)
 

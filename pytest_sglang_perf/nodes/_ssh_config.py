@@ -24,6 +24,8 @@ __all__ = ["Hop", "HostConfig", "parse_hops", "resolve"]
 
 # `Match exec` may run a command of the user's; nothing that answers a configuration question takes longer.
 _RESOLVE_TIMEOUT_S = 10.0
+_MATCH_ALONE = {"all", "canonical", "final"}
+_MATCH_WITH_VALUE = {"host", "originalhost", "user", "localuser"}
 _DEFAULT_IDENTITIES = ("id_rsa", "id_ecdsa", "id_ed25519")
 _DEFAULT_GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 # Characters that a shell would interpret; a host or user with one of them never reaches a ProxyCommand.
@@ -193,16 +195,19 @@ def _ask_paramiko(
         if re.search(r"^\s*include[\s=]", text, re.IGNORECASE | re.MULTILINE)
     )
     try:
-        found = paramiko.SSHConfig.from_text("\n".join(texts.values())).lookup(host)
-    except paramiko.ConfigParseError as error:
+        for text in texts.values():
+            _check_matches(text)
+        # Each file begins outside of any block, whatever block the one before it ended in.
+        found = paramiko.SSHConfig.from_text("\nHost *\n".join(texts.values())).lookup(host)
+    except (paramiko.SSHException, ValueError, OSError) as error:
         shown = ", ".join(str(file) for file in texts)
         raise NodeUnreachable(
             f"no ssh binary is here, and the configuration in {shown} is more than the built-in parser "
             f"reads ({error}); install the OpenSSH client"
         ) from error
     # The stubs say that all values are strings; those that may stand several times are lists.
-    given = cast("dict[str, str | list[str]]", dict(found))
-    values = {key: value if isinstance(value, list) else [value] for key, value in given.items()}
+    given = cast("dict[str, str | list[str] | None]", dict(found))
+    values = {key: value if isinstance(value, list) else [value or "none"] for key, value in given.items()}
     values.setdefault("globalknownhostsfile", [" ".join(_DEFAULT_GLOBAL_KNOWN_HOSTS)])
     values.setdefault("userknownhostsfile", ["~/.ssh/known_hosts ~/.ssh/known_hosts2"])
     values.setdefault("identityfile", [f"~/.ssh/{name}" for name in _DEFAULT_IDENTITIES])
@@ -211,6 +216,19 @@ def _ask_paramiko(
     if port is not None:
         values["port"] = [str(port)]
     return values, limits
+
+
+def _check_matches(text: str) -> None:
+    # paramiko takes a condition that it does not know for one that is met, and for `exec` it needs a bash.
+    for line in re.findall(r"^\s*match[\s=]+(.*)$", text, re.IGNORECASE | re.MULTILINE):
+        words = shlex.split(line)
+        while words:
+            keyword = words.pop(0).lstrip("!").lower()
+            if keyword in _MATCH_ALONE:
+                continue
+            if keyword not in _MATCH_WITH_VALUE:
+                raise ValueError(f"Match {keyword}")
+            del words[:1]
 
 
 def _build(host: str, values: dict[str, list[str]], limits: tuple[str, ...], *, command: str) -> HostConfig:
