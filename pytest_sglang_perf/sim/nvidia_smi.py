@@ -1,0 +1,427 @@
+"""A program that answers like nvidia-smi about the simulated GPUs.
+
+    --query-gpu=FIELDS --format=csv[,noheader][,nounits] [-i LIST] [-l SECONDS | -lms MILLISECONDS]
+    --query-compute-apps=FIELDS --format=...
+    -L | -q | (nothing: the table)
+
+Times are the machine's own. ``SGLANG_SIM_SMI_FAIL`` orders faults: ``no_driver`` (no NVML, exit 9), ``hang``,
+``lost:INDEX`` (that GPU has fallen off the bus), ``thermal`` (hardware slowdown under load),
+``foreign:INDEX`` (a stranger's process on that GPU), ``stop:LINES`` (looping ends after so many readings,
+with an error).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import random
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from .gpus import ServerState, read_servers, temperature_c
+from .profiles import load_profile
+from .settings import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .profiles import Profile
+    from .settings import Settings
+
+__all__ = ["main"]
+
+_UNITS = {"W": "W", "%": "%", "MiB": "MiB", "MHz": "MHz"}
+_IDLE, _NONE, _POWER_CAP, _HW_THERMAL = 0x1, 0x0, 0x4, 0x48
+_FOREIGN_PID = 4194300  # above any pid that Linux gives out by default, so never one of ours
+
+
+@dataclass(frozen=True)
+class _Options:
+    mode: str = "table"
+    fields: tuple[str, ...] = ()
+    header: bool = True
+    units: bool = True
+    gpus: tuple[str, ...] = ()
+    every_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """One GPU now."""
+
+    index: int
+    power_w: float
+    instant_w: float
+    utilization: float
+    memory_mib: float
+    reasons: int
+
+
+class _Usage(Exception):
+    """The command line is not understood."""
+
+
+class _Node:
+    """The GPUs of this node, read anew at each call of :meth:`gpus`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.profile: Profile = load_profile(settings.profile)
+        fault, _, number = settings.smi_fail.partition(":")
+        self.fault = fault
+        self.fault_index = int(number) if number.isdecimal() else -1
+        self._random = random.Random()
+
+    def uuid(self, index: int) -> str:
+        digest = hashlib.md5(f"{self.profile.gpu.name}{index}".encode(), usedforsecurity=False).hexdigest()
+        return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
+
+    def bus(self, index: int) -> str:
+        return f"00000000:{index * 0x10 + 1:02X}:00.0"
+
+    def servers(self) -> list[ServerState]:
+        return read_servers(self.settings.state)
+
+    def gpus(self) -> list[_Gpu]:
+        gpu, used = self.profile.gpu, {}
+        for server in self.servers():
+            for index in server.gpus:
+                used[index] = server.reading
+        found = []
+        for index in range(gpu.count):
+            reading = used.get(index)
+            # Boards differ a little for good, and every reading is a little off.
+            board = 1.0 + 0.012 * ((index * 5 % 8) - 3.5) / 3.5
+            watts = gpu.idle_w if reading is None else reading.power_w
+            instant = watts if reading is None else reading.power_instant_w
+            noise = self.profile.noise.power * self.settings.noise
+            power = watts * board * (1.0 + self._random.gauss(0.0, noise / 2))
+            found.append(
+                _Gpu(
+                    index=index,
+                    power_w=power,
+                    instant_w=instant * board * (1.0 + self._random.gauss(0.0, noise * 3)),
+                    utilization=0.0 if reading is None else reading.utilization_pct,
+                    memory_mib=4.0 if reading is None else max(reading.memory_used_mib, 4.0),
+                    reasons=self._reasons(power, busy=reading is not None and reading.utilization_pct > 0),
+                )
+            )
+        return found
+
+    def _reasons(self, power: float, *, busy: bool) -> int:
+        if self.fault == "thermal" and busy:
+            return _HW_THERMAL
+        if power >= 0.98 * self.profile.gpu.power_limit_w:
+            return _POWER_CAP
+        return _NONE if busy else _IDLE
+
+
+# -- fields of --query-gpu: the value, and its unit
+
+
+def _fields(node: _Node) -> dict[str, Callable[[_Gpu], tuple[str, str]]]:
+    gpu = node.profile.gpu
+
+    def busy(state: _Gpu) -> bool:
+        return not state.reasons & _IDLE
+
+    def hexadecimal(state: _Gpu) -> tuple[str, str]:
+        return f"0x{state.reasons:016X}", ""
+
+    def active(mask: int) -> Callable[[_Gpu], tuple[str, str]]:
+        return lambda state: ("Active" if state.reasons & mask else "Not Active", "")
+
+    fields: dict[str, Callable[[_Gpu], tuple[str, str]]] = {
+        "timestamp": lambda _: (_timestamp(), ""),
+        "index": lambda state: (str(state.index), ""),
+        "name": lambda _: (gpu.name, ""),
+        "uuid": lambda state: (node.uuid(state.index), ""),
+        "pci.bus_id": lambda state: (node.bus(state.index), ""),
+        "driver_version": lambda _: (gpu.driver, ""),
+        "compute_cap": lambda _: (gpu.compute_capability, ""),
+        "count": lambda _: (str(gpu.count), ""),
+        "pstate": lambda state: ("P1" if busy(state) else "P8", ""),
+        "power.draw": lambda state: (f"{state.power_w:.2f}", "W"),
+        "power.draw.average": lambda state: (f"{state.power_w:.2f}", "W"),
+        "power.draw.instant": lambda state: (f"{state.instant_w:.2f}", "W"),
+        "power.limit": lambda _: (f"{gpu.power_limit_w:.2f}", "W"),
+        "enforced.power.limit": lambda _: (f"{gpu.power_limit_w:.2f}", "W"),
+        "power.max_limit": lambda _: (f"{gpu.power_limit_w:.2f}", "W"),
+        "utilization.gpu": lambda state: (f"{state.utilization:.0f}", "%"),
+        "utilization.memory": lambda state: (f"{state.utilization * 0.62:.0f}", "%"),
+        "memory.total": lambda _: (f"{gpu.memory_mib}", "MiB"),
+        "memory.used": lambda state: (f"{state.memory_mib:.0f}", "MiB"),
+        "memory.free": lambda state: (f"{gpu.memory_mib - state.memory_mib:.0f}", "MiB"),
+        "temperature.gpu": lambda state: (f"{temperature_c(gpu, state.power_w):.0f}", ""),
+        "clocks.sm": lambda state: (f"{gpu.clock_busy_mhz if busy(state) else gpu.clock_idle_mhz}", "MHz"),
+        "clocks.max.sm": lambda _: (f"{gpu.clock_busy_mhz + 100}", "MHz"),
+        "mig.mode.current": lambda _: ("[N/A]", ""),
+        "persistence_mode": lambda _: ("Enabled", ""),
+        "ecc.errors.uncorrected.volatile.total": lambda _: ("0", ""),
+    }
+    for word in ("clocks_event_reasons", "clocks_throttle_reasons"):
+        fields[f"{word}.active"] = hexadecimal
+        fields[f"{word}.gpu_idle"] = active(_IDLE)
+        fields[f"{word}.sw_power_cap"] = active(_POWER_CAP)
+        fields[f"{word}.hw_slowdown"] = active(0x8)
+        fields[f"{word}.hw_thermal_slowdown"] = active(0x40)
+        fields[f"{word}.sw_thermal_slowdown"] = active(0x20)
+        fields[f"{word}.hw_power_brake_slowdown"] = active(0x80)
+    fields["gpu_name"], fields["gpu_uuid"] = fields["name"], fields["uuid"]
+    fields["gpu_bus_id"], fields["clocks.current.sm"] = fields["pci.bus_id"], fields["clocks.sm"]
+    return fields
+
+
+def _timestamp() -> str:
+    now = time.time()
+    return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
+
+
+# -- what is printed
+
+
+def _query(node: _Node, options: _Options) -> list[str]:
+    table = _fields(node)
+    lines = []
+    for state in _chosen(node, options):
+        if node.fault == "lost" and state.index == node.fault_index:
+            bus = node.bus(state.index)
+            lines.append(f"Unable to determine the device handle for GPU{state.index}: {bus}: Unknown Error")
+            continue
+        values = [table[name](state) for name in options.fields]
+        lines.append(
+            ", ".join(f"{value} {unit}" if unit and options.units else value for value, unit in values)
+        )
+    return lines
+
+
+def _header(node: _Node, options: _Options) -> str:
+    if options.mode == "apps":
+        units = {"used_memory": "MiB", "used_gpu_memory": "MiB"}
+        return ", ".join(f"{f} [{units[f]}]" if f in units else f for f in options.fields)
+    table, first = _fields(node), node.gpus()[0]
+    names = ((name, table[name](first)[1]) for name in options.fields)
+    return ", ".join(f"{name} [{unit}]" if unit else name for name, unit in names)
+
+
+def _apps(node: _Node, options: _Options) -> list[str]:
+    chosen = {state.index for state in _chosen(node, options)}
+    rows = [
+        (index, pid, title, server.reading.memory_used_mib)
+        for server in node.servers()
+        for index, pid, title in zip(server.gpus, server.pids, server.titles, strict=False)
+    ]
+    if node.fault == "foreign":
+        rows.append((node.fault_index, _FOREIGN_PID, "/usr/bin/somebody-elses-job", 512.0))
+    lines = []
+    for index, pid, title, memory in sorted(rows):
+        if index not in chosen:
+            continue
+        values = {
+            "timestamp": _timestamp(),
+            "pid": str(pid),
+            "process_name": title,
+            "name": title,
+            "gpu_uuid": node.uuid(index),
+            "gpu_bus_id": node.bus(index),
+            "gpu_name": node.profile.gpu.name,
+            "used_memory": f"{memory:.0f} MiB" if options.units else f"{memory:.0f}",
+        }
+        values["used_gpu_memory"] = values["used_memory"]
+        lines.append(", ".join(values[name] for name in options.fields))
+    return lines
+
+
+_APP_FIELDS = (
+    "timestamp",
+    "pid",
+    "process_name",
+    "name",
+    "gpu_uuid",
+    "gpu_bus_id",
+    "gpu_name",
+    "used_memory",
+    "used_gpu_memory",
+)
+
+
+def _chosen(node: _Node, options: _Options) -> list[_Gpu]:
+    states = node.gpus()
+    if not options.gpus:
+        return states
+    found = []
+    for name in options.gpus:
+        matching = [s for s in states if name in {str(s.index), node.uuid(s.index), node.bus(s.index)}]
+        if not matching:
+            raise _Usage("No devices were found")
+        found += matching
+    return sorted(found, key=lambda state: state.index)
+
+
+def _list(node: _Node, options: _Options) -> list[str]:
+    return [
+        f"GPU {s.index}: {node.profile.gpu.name} (UUID: {node.uuid(s.index)})" for s in _chosen(node, options)
+    ]
+
+
+def _report(node: _Node, options: _Options) -> list[str]:
+    gpu = node.profile.gpu
+    lines = ["", "==============NVSMI LOG==============", ""]
+
+    def line(depth: int, name: str, value: str | None = None) -> None:
+        lines.append(" " * 4 * depth + (name if value is None else f"{name:<{51 - 4 * depth}}: {value}"))
+
+    line(0, "Timestamp", time.strftime("%a %b %e %H:%M:%S %Y"))
+    line(0, "Driver Version", gpu.driver)
+    line(0, "CUDA Version", gpu.cuda)
+    lines.append("")
+    line(0, "Attached GPUs", str(gpu.count))
+    for state in _chosen(node, options):
+        line(0, f"GPU {node.bus(state.index)}")
+        line(1, "Product Name", gpu.name)
+        line(1, "GPU UUID", node.uuid(state.index))
+        line(1, "Performance State", "P8" if state.reasons & _IDLE else "P1")
+        line(1, "Clocks Event Reasons")
+        for name, mask in (("Idle", _IDLE), ("SW Power Cap", _POWER_CAP), ("HW Slowdown", 0x8)):
+            line(2, name, "Active" if state.reasons & mask else "Not Active")
+        line(1, "FB Memory Usage")
+        line(2, "Total", f"{gpu.memory_mib} MiB")
+        line(2, "Used", f"{state.memory_mib:.0f} MiB")
+        line(2, "Free", f"{gpu.memory_mib - state.memory_mib:.0f} MiB")
+        line(1, "Utilization")
+        line(2, "GPU", f"{state.utilization:.0f} %")
+        line(1, "Temperature")
+        line(2, "GPU Current Temp", f"{temperature_c(gpu, state.power_w):.0f} C")
+        line(1, "GPU Power Readings")
+        line(2, "Average Power Draw", f"{state.power_w:.2f} W")
+        line(2, "Instantaneous Power Draw", f"{state.instant_w:.2f} W")
+        line(2, "Current Power Limit", f"{gpu.power_limit_w:.2f} W")
+        lines.append("")
+    return lines
+
+
+def _table(node: _Node, options: _Options) -> list[str]:
+    gpu = node.profile.gpu
+    rule = "+" + "-" * 89 + "+"
+    title = f"NVIDIA-SMI {gpu.driver}   Driver Version: {gpu.driver}   CUDA Version: {gpu.cuda}   (simulated)"
+    lines = [time.strftime("%a %b %e %H:%M:%S %Y"), rule, f"| {title:<87} |", rule]
+    for s in _chosen(node, options):
+        name = gpu.name.removeprefix("NVIDIA ")[:38]
+        power, memory = (
+            f"{s.power_w:.0f}W / {gpu.power_limit_w:.0f}W",
+            f"{s.memory_mib:.0f}MiB / {gpu.memory_mib}MiB",
+        )
+        row = f"{s.index:>3}  {name:<38} {power:>12} {memory:>21} {s.utilization:>4.0f}%"
+        lines.append(f"| {row:<87} |")
+    lines += [rule, f"| {'Processes:':<87} |"]
+    apps = _apps(node, _Options(fields=("pid", "process_name", "used_memory"), gpus=options.gpus))
+    lines += [f"| {'  ' + app:<87} |" for app in apps or ["No running processes found"]]
+    return [*lines, rule]
+
+
+_PRINTERS = {"gpu": _query, "apps": _apps, "list": _list, "report": _report, "table": _table}
+
+
+# -- the command line
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Usage(
+            f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help. {message}"
+        )
+
+
+def _parse(words: Sequence[str]) -> _Options:
+    parser = _Parser(prog="nvidia-smi", allow_abbrev=False)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--query-gpu")
+    what.add_argument("--query-compute-apps")
+    what.add_argument("-L", "--list-gpus", action="store_true")
+    what.add_argument("-q", "--query", action="store_true")
+    parser.add_argument("--format", default="")
+    parser.add_argument("-i", "--id", default="")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("-l", "--loop", type=_positive)
+    pace.add_argument("-lms", "--loop-ms", type=_positive)
+    given = parser.parse_args(list(words))
+    query = given.query_gpu or given.query_compute_apps or ""
+    form = _words(given.format)
+    if query and ("csv" not in form or set(form) - {"csv", "noheader", "nounits"}):
+        raise _Usage('"--format=" must be csv, with noheader and nounits if wanted.')
+    modes = {"gpu": given.query_gpu, "apps": given.query_compute_apps, "list": given.list_gpus}
+    modes |= {"report": given.query, "table": True}
+    return _Options(
+        mode=next(mode for mode, wanted in modes.items() if wanted),
+        fields=_words(query),
+        header="noheader" not in form,
+        units="nounits" not in form,
+        gpus=_words(given.id),
+        every_s=given.loop_ms / 1000 if given.loop_ms else given.loop,
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _positive(text: str) -> float:
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return float(value)
+
+
+def _check(node: _Node, options: _Options) -> None:
+    known = _fields(node) if options.mode == "gpu" else _APP_FIELDS if options.mode == "apps" else ()
+    for name in options.fields:
+        if name not in known:
+            raise _Usage(f'Field "{name}" is not a valid field to query.\n')
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    node = _Node(read_settings())
+    if node.fault == "no_driver":
+        print(
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+            "the latest NVIDIA driver is installed and running.\n"
+        )
+        return 9
+    try:
+        options = _parse(sys.argv[1:] if words is None else words)
+        _check(node, options)
+        if node.fault == "hang":
+            signal.pause()
+        if options.header and options.mode in {"gpu", "apps"}:
+            print(_header(node, options))
+        with contextlib.suppress(KeyboardInterrupt):
+            _loop(node, options)
+    except _Usage as error:
+        print(error)
+        return 6 if "No devices" in str(error) else 2
+    return 15 if node.fault in {"lost", "stop"} else 0
+
+
+def _loop(node: _Node, options: _Options) -> None:
+    printer = _PRINTERS[options.mode]
+    due = time.monotonic()
+    readings = 0
+    while True:
+        sys.stdout.write("".join(f"{line}\n" for line in printer(node, options)))
+        sys.stdout.flush()
+        readings += 1
+        if options.every_s is None or (node.fault == "stop" and readings >= node.fault_index):
+            return
+        # nvidia-smi keeps its pace and skips what it missed.
+        due = max(due + options.every_s, time.monotonic() - options.every_s)
+        time.sleep(max(due - time.monotonic(), 0.0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
