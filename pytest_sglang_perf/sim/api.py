@@ -194,9 +194,7 @@ class Api:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise _BadInput("messages must be a list of messages")
-        text = "".join(
-            f"<|{m.get('role')}|>{_content(m.get('content'))}" for m in messages if isinstance(m, dict)
-        )
+        text = "".join(f"<|{m.get('role')}|>{_content(m.get('content'))}" for m in messages if isinstance(m, dict))
         body = {"max_tokens": body.get("max_completion_tokens")} | body
         reply = ChatReply(self._shapes, connection, body)
         prompt = tokenize(text + "<|assistant|>", self._profile.model.vocab_size)
@@ -212,8 +210,7 @@ class Api:
             raise _BadInput(f"{limit_key} must be a number that is not negative, got {limit!r}")
         if len(prompt) >= self._context:
             raise _BadInput(
-                f"The input ({len(prompt)} tokens) is longer than the model's context length "
-                f"({self._context} tokens)."
+                f"The input ({len(prompt)} tokens) is longer than the model's context length ({self._context} tokens)."
             )
         limit = min(limit, self._context - len(prompt)) or 1
         finish: dict[str, object] = {"type": "length", "length": limit}
@@ -401,9 +398,7 @@ class Api:
             "gen_throughput": scheduler.throughput,
             "max_running_requests": self._limits.running,
         }
-        answer: object = (
-            [load] if request.path == "/get_load" else {"version": self._facts["version"], "loads": [load]}
-        )
+        answer: object = [load] if request.path == "/get_load" else {"version": self._facts["version"], "loads": [load]}
         connection.respond(200, json.dumps(answer).encode())
 
     def _metrics(self, request: Request, connection: Connection) -> None:
@@ -420,9 +415,7 @@ class Api:
             "max_total_num_tokens": self._limits.tokens,
             "cache_hit_rate": counters["cached_tokens_total"] / prompt if prompt else 0.0,
         }
-        connection.respond(
-            200, self.figures.text(gauges).encode(), "text/plain; version=0.0.4; charset=utf-8"
-        )
+        connection.respond(200, self.figures.text(gauges).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     # -- orders
 

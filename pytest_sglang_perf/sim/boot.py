@@ -113,10 +113,7 @@ class Boot:
         self._meter.loading(self._profile.gpu.loaded_idle_w)
         log.every_rank(f"Load weight begin. avail mem={total - 1.2:.2f} GB")
         if self._args["quantization"] == "modelopt_fp4":
-            log.say(
-                "Detected nvfp4 checkpoint. Please note that the format is experimental "
-                "and subject to change."
-            )
+            log.say("Detected nvfp4 checkpoint. Please note that the format is experimental and subject to change.")
         seconds = self._profile.boot.weights_s
         name = "Loading safetensors checkpoint shards"
         began = self._clock.now()
@@ -125,9 +122,7 @@ class Boot:
             rate = f"{done / spent:5.2f}it/s" if done and spent > 0 else "?it/s"
             left = _minutes(spent / done * (model.shards - done)) if done else "?"
             share = done / model.shards
-            log.raw(
-                f"\r{name}: {share:4.0%} Completed | {done}/{model.shards} [{_minutes(spent)}<{left}, {rate}]"
-            )
+            log.raw(f"\r{name}: {share:4.0%} Completed | {done}/{model.shards} [{_minutes(spent)}<{left}, {rate}]")
             self._meter.memory_mib = 620 + share * model.weights_gb * 1024
             behind = began + seconds * (done + 1) / (model.shards + 1) - self._clock.now()
             if behind > 0:
@@ -146,8 +141,7 @@ class Boot:
         share = self._limits.tokens / model.max_total_tokens
         dtype = "" if self._old else "dtype: torch.bfloat16, "
         log.every_rank(
-            f"KV Cache is allocated. {dtype}#tokens: {self._limits.tokens}, "
-            f"KV size: {model.kv_gb * share:.2f} GB"
+            f"KV Cache is allocated. {dtype}#tokens: {self._limits.tokens}, KV size: {model.kv_gb * share:.2f} GB"
         )
         free = self._performance.free_gb + 1.7
         log.every_rank(f"Memory pool end. avail mem={free:.2f} GB")
@@ -172,8 +166,7 @@ class Boot:
         seconds, sizes = self._profile.boot.graphs_s, _GRAPH_SIZES[::-1]
         if self._old:
             log.every_rank(
-                "Capture cuda graph begin. This can take up to several minutes. "
-                f"avail mem={free + 1.7:.2f} GB"
+                f"Capture cuda graph begin. This can take up to several minutes. avail mem={free + 1.7:.2f} GB"
             )
             log.say(f"Capture cuda graph bs {_GRAPH_SIZES}", rank=0)
         else:
@@ -192,8 +185,7 @@ class Boot:
         log.raw(f"\rCapturing batches (bs=1 avail_mem={free:.2f} GB): 100%| | {len(sizes)}/{len(sizes)}\n")
         if self._old:
             log.every_rank(
-                f"Capture cuda graph end. Time elapsed: {seconds:.2f} s. mem usage=1.52 GB. "
-                f"avail mem={free:.2f} GB."
+                f"Capture cuda graph end. Time elapsed: {seconds:.2f} s. mem usage=1.52 GB. avail mem={free:.2f} GB."
             )
         else:
             log.every_rank(

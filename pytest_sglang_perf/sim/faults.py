@@ -50,9 +50,7 @@ def parse_faults(text: str, phases: tuple[str, ...]) -> Faults:
         name, _, value = item.partition(":")
         if name in _PHASED:
             if value not in phases:
-                raise SystemExit(
-                    f"SGLANG_SIM_FAIL={text}: {name}:PHASE, where PHASE is one of {', '.join(phases)}"
-                )
+                raise SystemExit(f"SGLANG_SIM_FAIL={text}: {name}:PHASE, where PHASE is one of {', '.join(phases)}")
             values[name] = value
         elif name in _NUMBERED and (value.isdecimal() or (not value and _NUMBERED[name] is not None)):
             values[name] = int(value) if value else _NUMBERED[name]

@@ -84,9 +84,7 @@ class Connection(asyncio.Protocol):
 
     # -- answers
 
-    def respond(
-        self, status: int, body: bytes, content_type: str = "application/json", headers: str = ""
-    ) -> None:
+    def respond(self, status: int, body: bytes, content_type: str = "application/json", headers: str = "") -> None:
         """Answer the request whole."""
         typed = f"content-type: {content_type}\r\n" if body else ""
         self._head(status, f"content-length: {len(body)}\r\n{typed}{headers}", body)
@@ -131,9 +129,7 @@ class Connection(asyncio.Protocol):
         try:
             request = self._parse()
         except _BadRequest as error:
-            self._transport.write(
-                b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-            )
+            self._transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
             self._transport.close()
             del error
             return

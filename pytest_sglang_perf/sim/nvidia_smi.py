@@ -193,9 +193,7 @@ def _query(node: _Node, options: _Options) -> list[str]:
             lines.append(f"Unable to determine the device handle for GPU{state.index}: {bus}: Unknown Error")
             continue
         values = [table[name](state) for name in options.fields]
-        lines.append(
-            ", ".join(f"{value} {unit}" if unit and options.units else value for value, unit in values)
-        )
+        lines.append(", ".join(f"{value} {unit}" if unit and options.units else value for value, unit in values))
     return lines
 
 
@@ -263,9 +261,7 @@ def _chosen(node: _Node, options: _Options) -> list[_Gpu]:
 
 
 def _list(node: _Node, options: _Options) -> list[str]:
-    return [
-        f"GPU {s.index}: {node.profile.gpu.name} (UUID: {node.uuid(s.index)})" for s in _chosen(node, options)
-    ]
+    return [f"GPU {s.index}: {node.profile.gpu.name} (UUID: {node.uuid(s.index)})" for s in _chosen(node, options)]
 
 
 def _report(node: _Node, options: _Options) -> list[str]:
@@ -331,9 +327,7 @@ _PRINTERS = {"gpu": _query, "apps": _apps, "list": _list, "report": _report, "ta
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _Usage(
-            f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help. {message}"
-        )
+        raise _Usage(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help. {message}")
 
 
 def _parse(words: Sequence[str]) -> _Options:

@@ -45,9 +45,7 @@ class Shapes:
 class NativeStream:
     """``/generate`` with ``"stream": true``: every chunk repeats the whole answer so far."""
 
-    def __init__(
-        self, shapes: Shapes, connection: Connection, index: int | None, last: Callable[[], bool]
-    ) -> None:
+    def __init__(self, shapes: Shapes, connection: Connection, index: int | None, last: Callable[[], bool]) -> None:
         self._shapes = shapes
         self._connection = connection
         self._index = "" if index is None else f',"index":{index}'

@@ -241,18 +241,13 @@ class Scheduler:
     # -- prefill
 
     def _may_admit(self) -> bool:
-        return (
-            bool(self.waiting) and len(self.running) < self._limits.running and self._fits(self.waiting[0], 0)
-        )
+        return bool(self.waiting) and len(self.running) < self._limits.running and self._fits(self.waiting[0], 0)
 
     def _fits(self, sequence: Sequence, taken: int) -> bool:
         """Whether the KV cache has room, with what running requests may still need kept free."""
         to_come = self._promised - (self._kv - self._prompts)
         reserve = min(to_come, _RESERVE_AT_MOST * len(self.running)) * _NEW_TOKEN_RATIO
-        need = (
-            sequence.length
-            + min(sequence.will_make - sequence.generated, _RESERVE_AT_MOST) * _NEW_TOKEN_RATIO
-        )
+        need = sequence.length + min(sequence.will_make - sequence.generated, _RESERVE_AT_MOST) * _NEW_TOKEN_RATIO
         return self._kv + taken + reserve + need <= self._limits.tokens or not (self.running or taken)
 
     def _begin_prefill(self) -> bool:
@@ -290,8 +285,7 @@ class Scheduler:
             usage=self._usage(taken),
             running=len(self.running),
             queued=len(self.waiting),
-            pending=sum(len(s.prompt) for s in self.waiting)
-            + sum(s.length - s.prefilled - p for s, p in batch),
+            pending=sum(len(s.prompt) for s in self.waiting) + sum(s.length - s.prefilled - p for s, p in batch),
             throughput=tokens / (self._now - self._prefill_time) if self._now > self._prefill_time else 0.0,
         )
         self._prefill_time = self._now

@@ -112,9 +112,7 @@ def _run(server: _Server) -> int:
 class _Server:
     """One simulated server, from its arguments to its end."""
 
-    def __init__(
-        self, settings: Settings, profile: Profile, faults: Faults, args: ServerArgs, clock: SimClock
-    ) -> None:
+    def __init__(self, settings: Settings, profile: Profile, faults: Faults, args: ServerArgs, clock: SimClock) -> None:
         self._settings = settings
         self._profile = profile
         self._faults = faults
@@ -138,9 +136,7 @@ class _Server:
         first = int(args["base_gpu_id"] or 0)
         ranks = int(args["tp_size"] or 1)
         if first + ranks > profile.gpu.count:
-            raise SystemExit(
-                f"RuntimeError: {ranks} GPUs from {first} on, but the node has {profile.gpu.count}"
-            )
+            raise SystemExit(f"RuntimeError: {ranks} GPUs from {first} on, but the node has {profile.gpu.count}")
         self._gpus = list(range(first, first + ranks))
         self._gpu_file = GpuFile(settings.state, self._gpus)
         self._children = Children(settings.state)
@@ -278,9 +274,7 @@ class _Server:
             taken = f"error while attempting to bind on address ('{host}', {port}): address already in use"
             return f"[Errno 98] {taken}"
         try:
-            await self._loop.create_server(
-                lambda: Connection(self._api, self._connections), host, port, backlog=2048
-            )
+            await self._loop.create_server(lambda: Connection(self._api, self._connections), host, port, backlog=2048)
         except OSError as error:
             return str(error)
         return None
@@ -347,9 +341,7 @@ class _Server:
             await asyncio.sleep(self._clock.real(_DRAIN_S))
             if self._scheduler.idle or self._scheduler.frozen:
                 break
-        self.log.say(
-            "Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[]."
-        )
+        self.log.say("Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[].")
         if self._old:  # that version ends a clean stop by killing itself too
             self._kill_tree(include_parent=True)
         self._kill_tree(include_parent=False)
@@ -411,9 +403,7 @@ class _Server:
         self._ending = True
         self.log.shout("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
         if not self._old:
-            self.log.say(
-                f"Sleeping {_DIAGNOSTICS_S:.0f} seconds before crash diagnostics to let GPU activity settle."
-            )
+            self.log.say(f"Sleeping {_DIAGNOSTICS_S:.0f} seconds before crash diagnostics to let GPU activity settle.")
             await asyncio.sleep(self._clock.real(_DIAGNOSTICS_S))
             self.log.say("No live scheduler processes found; skipping py-spy and CUDA coredump.")
         self._kill_tree(include_parent=True)
@@ -422,9 +412,7 @@ class _Server:
         self._ending = True
         pid = os.getpid()
         if not self._old:
-            self.log.say(
-                f"kill_process_tree called: parent_pid={pid}, include_parent={include_parent}, pid={pid}"
-            )
+            self.log.say(f"kill_process_tree called: parent_pid={pid}, include_parent={include_parent}, pid={pid}")
         self._children.kill()
         if include_parent:
             self._kill_self()
@@ -451,9 +439,7 @@ class _Server:
             self._ended.set_exception(error)  # a fault of this program: fail loudly
 
 
-_WARMUP_BODY = (
-    b'{"text":"The capital city of France is","sampling_params":{"temperature":0,"max_new_tokens":8}}'
-)
+_WARMUP_BODY = b'{"text":"The capital city of France is","sampling_params":{"temperature":0,"max_new_tokens":8}}'
 
 
 def _with_oom(performance: Any, running: int) -> Any:
@@ -462,9 +448,7 @@ def _with_oom(performance: Any, running: int) -> Any:
     return replace(performance, dies="cuda_oom", dies_at=running)
 
 
-async def _ask(
-    host: str, port: int, method: str, path: str, api_key: str | None, body: bytes = b""
-) -> int | None:
+async def _ask(host: str, port: int, method: str, path: str, api_key: str | None, body: bytes = b"") -> int | None:
     """One HTTP request, as the warm-up makes it; the status, or None where nobody speaks HTTP."""
     where = "127.0.0.1" if host in {"0.0.0.0", ""} else "::1" if host == "::" else host  # noqa: S104
     try:

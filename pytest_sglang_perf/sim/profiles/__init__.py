@@ -160,13 +160,9 @@ def load_profile(name: str) -> Profile:
         source = resources.files(__package__) / f"{name}.toml"
         if not source.is_file():
             known = sorted(
-                entry.name[:-5]
-                for entry in resources.files(__package__).iterdir()
-                if entry.name[-5:] == ".toml"
+                entry.name[:-5] for entry in resources.files(__package__).iterdir() if entry.name[-5:] == ".toml"
             )
-            raise SystemExit(
-                f"no simulated profile {name!r}; there are {', '.join(known)}, or give a .toml file"
-            )
+            raise SystemExit(f"no simulated profile {name!r}; there are {', '.join(known)}, or give a .toml file")
         text = source.read_text("utf-8")
     raw = tomllib.loads(text)
     noise = raw.pop("noise")

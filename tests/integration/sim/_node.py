@@ -22,9 +22,7 @@ class Node:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
-        self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("SGLANG_SIM")
-        }
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("SGLANG_SIM")}
         self.environment |= {
             "SGLANG_SIM_PROFILE": "tiny",
             "SGLANG_SIM_STATE": str(folder / "state"),
@@ -70,9 +68,7 @@ class Node:
         """Run nvidia-smi to its end."""
         argv = [sys.executable, "-m", "pytest_sglang_perf.sim.nvidia_smi", *words]
         environment = self.environment | env
-        return subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-        )
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
     def gpu_figures(self, *fields: str) -> list[list[float]]:
         """Rows of numbers, one a GPU."""
@@ -129,9 +125,7 @@ class Server:
 
     def generate(self, tokens: list[int], output: int = 16, **more: Any) -> Any:
         params = {"max_new_tokens": output, "temperature": 0, "ignore_eos": True}
-        status, body = self.request(
-            "POST", "/generate", {"input_ids": tokens, "sampling_params": params, **more}
-        )
+        status, body = self.request("POST", "/generate", {"input_ids": tokens, "sampling_params": params, **more})
         assert status == 200, (status, body)
         return json.loads(body)
 
