@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, List
 
 if TYPE_CHECKING:
     from ._connection import Connection
@@ -19,6 +19,7 @@ class ClosedLoop:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         level = engine.spec.arrival.concurrency
+        self._connections: List[Connection] = []
         self.slots = level // engine.workers + (engine.worker < level % engine.workers)
 
     async def prepare(self) -> None:
@@ -27,7 +28,7 @@ class ClosedLoop:
         Raises:
             OSError: a connection could not be opened.
         """
-        await self._engine.connect_all(self.slots)
+        self._connections = await self._engine.connect_all(self.slots)
         for _ in range(2 * self.slots):
             self._engine.build_ahead()
 
@@ -36,7 +37,7 @@ class ClosedLoop:
         engine = self._engine
         began = self._engine.loop.time()
         ramp_s = engine.spec.ramp_s
-        for number, connection in enumerate(list(engine.connections)):
+        for number, connection in enumerate(self._connections):
             if ramp_s:
                 due = began + ramp_s * number / self.slots
                 await asyncio.sleep(max(0.0, due - engine.loop.time()))

@@ -33,11 +33,10 @@ DECODE_AT_BYTES = 32768
 class Connection(asyncio.Protocol):
     """Writes a request, stamps what comes back. Stamps are taken before anything else is done with the bytes."""
 
-    __slots__ = ("_owner", "closed", "exchange", "last_ns", "reused", "slot", "transport")
+    __slots__ = ("_owner", "closed", "exchange", "last_ns", "reused", "transport")
 
-    def __init__(self, owner: Owner, slot: int = -1) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self.slot = slot
         self.transport: Any = None
         self.exchange: Optional[Exchange] = None
         self.closed = False

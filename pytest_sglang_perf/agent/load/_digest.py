@@ -95,6 +95,15 @@ class Tally:
             if exchange.index % _SAMPLE_EVERY == 0:
                 self._sample(summary)
 
+    def merge(self, other: Tally) -> None:
+        """Add another worker's requests."""
+        for name in ("sent", "scheduled", "first", "end", "status", "prompt", "cached", "index", "server_gap_s"):
+            getattr(self, name).extend(getattr(other, name))
+        for name in ("errors", "counts", "constant"):
+            getattr(self, name).update(getattr(other, name))
+        self.tokens += other.tokens
+        self.sampled += other.sampled
+
     def _sample(self, summary: Dict[str, Any]) -> None:
         """Keep what an answer consisted of, if it was one thing over and over."""
         content = summary["ids"] or summary["text"]

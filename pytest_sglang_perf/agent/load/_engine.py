@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         def completed(self, index: int, end_ns: int) -> None:
             """A request ended, one way or another."""
 
+        def exhausted(self) -> None:
+            """Nothing is left to be sent, and everything sent has ended."""
+
     class Pattern(Protocol):
         """When requests are sent."""
 
@@ -73,7 +76,7 @@ class Engine:
         self.digester = Digester(spec, loop, records)
         self.probe = LoopProbe(loop)
         self.worker, self.workers = share
-        self.connections: List[Connection] = []
+        self.connections: Set[Connection] = set()
         self.in_flight = 0
         self.peak_in_flight = 0
         self.sent = 0
@@ -103,32 +106,35 @@ class Engine:
 
     # --- connections -----------------------------------------------------------------------------------------
 
-    async def connect(self, slot: int = -1) -> Connection:
+    async def connect(self) -> Connection:
         """Open one connection.
 
         Raises:
             OSError: refused, timed out, or out of file descriptors.
         """
-        connecting = self.loop.create_connection(lambda: Connection(self, slot), self._host, self._port, ssl=self._ssl)
+        connecting = self.loop.create_connection(lambda: Connection(self), self._host, self._port, ssl=self._ssl)
         try:
             _, connection = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
         except asyncio.TimeoutError:
             raise OSError(f"no connection within {_CONNECT_TIMEOUT_S:g} s") from None
         return connection
 
-    async def connect_all(self, count: int) -> None:
+    async def connect_all(self, count: int) -> List[Connection]:
         """Open ``count`` connections before the clock starts, a few at a time.
 
         Raises:
             OSError: one of them could not be opened.
         """
-        for begin in range(0, count, _CONNECT_AT_ONCE):
-            batch = range(begin, min(begin + _CONNECT_AT_ONCE, count))
-            opened = await asyncio.gather(*(self.connect(slot) for slot in batch), return_exceptions=True)
-            self.connections.extend(c for c in opened if isinstance(c, Connection))
+        connections: List[Connection] = []
+        while len(connections) < count:
+            batch = min(_CONNECT_AT_ONCE, count - len(connections))
+            opened = await asyncio.gather(*(self.connect() for _ in range(batch)), return_exceptions=True)
+            connections += [result for result in opened if isinstance(result, Connection)]
+            self.connections.update(connections)
             for result in opened:
                 if isinstance(result, BaseException):
                     raise result
+        return connections
 
     def spawn(self, work: Any) -> None:
         """Run a coroutine beside the rest; its end is awaited nowhere."""
@@ -167,6 +173,7 @@ class Engine:
 
     def dropped(self, connection: Connection) -> None:
         """Connection: closed while idle."""
+        self.connections.discard(connection)
         if self.pattern is not None and not self.over:
             self.pattern.dropped(connection)
 
@@ -176,7 +183,8 @@ class Engine:
         if self.over:
             self._over(exchange, now_ns)
             return
-        if exchange.error is not None and connection.reused and not exchange.response.status:
+        unheard = connection.last_ns == exchange.sent_ns
+        if exchange.error is not None and connection.reused and unheard:
             # The server closed an idle connection just as we wrote: nobody's fault, and nothing was generated.
             self.resent += 1
             self.spawn(self._resend(connection, exchange))
@@ -187,7 +195,7 @@ class Engine:
         self.conductor.completed(exchange.index, now_ns)
 
     async def _resend(self, connection: Connection, exchange: Exchange) -> None:
-        exchange.error = None
+        why, exchange.error = exchange.error, None
         exchange.response = type(exchange.response)()
         fresh = None
         try:
@@ -195,8 +203,9 @@ class Engine:
         finally:
             if fresh is not None and not self.over:
                 self.send(fresh, exchange)
-            else:  # the trial ended meanwhile: the request is neither lost nor held against the server
-                exchange.aborted = True
+            else:  # the trial ended meanwhile: held against the server only if that is why
+                exchange.error = why
+                exchange.aborted = not self.over or self.stopped.result() != "server_died"
                 self._over(exchange, monotonic_ns())
 
     def _over(self, exchange: Exchange, now_ns: int) -> None:
@@ -206,23 +215,22 @@ class Engine:
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         self.digester.push(exchange)
 
-    async def reconnect(self, connection: Connection) -> Optional[Connection]:
-        """A fresh connection in place of a closed one; None when the trial is over or the server is gone."""
+    async def reconnect(self, connection: Optional[Connection]) -> Optional[Connection]:
+        """A fresh connection, in place of a closed one if given; None when the trial is over."""
+        if connection is not None:
+            self.connections.discard(connection)
         pause = 0.0
         while not self.over:
             if pause:
                 await asyncio.sleep(pause)
             try:
-                fresh = await self.connect(connection.slot)
+                fresh = await self.connect()
             except OSError as error:
                 self._connect_failed(error)
                 pause = min(1.0, pause * 2 or 0.05)
                 continue
-            self.reconnects += 1
-            if 0 <= connection.slot < len(self.connections):
-                self.connections[connection.slot] = fresh
-            else:
-                self.connections.append(fresh)
+            self.connections.add(fresh)
+            self.reconnects += connection is not None
             return fresh
         return None
 
@@ -274,7 +282,7 @@ class Engine:
     async def close(self) -> None:
         """Abort what is still running and finish the records."""
         self.probe.stop()
-        for connection in self.connections:
+        for connection in list(self.connections):
             exchange = connection.exchange
             if exchange is not None:
                 exchange.aborted = exchange.error is None

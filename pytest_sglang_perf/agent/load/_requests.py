@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from urllib.parse import urlsplit
 
 from ._decode import Decoder
+from ._http import authorization
 from ._http1 import Response
 from ._prompts import PromptSource
-from ._spec import Spec, SpecError
+
+if TYPE_CHECKING:
+    from ._spec import Spec
 
 PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
@@ -60,24 +62,34 @@ class RequestFactory:
         if lengths is None:
             self._rng.seed(spec.seed * 1000003 + index)
             lengths = spec.input.draw(self._rng), spec.output.draw(self._rng)
-        ids = self._prompts.ids(index, lengths[0])
-        body = self._body(ids, lengths[1])
+        body = self.body(index, spec.dialect.words(lengths[0]), lengths[1])
         payload = self._head + b"Content-Length: %d\r\n\r\n" % len(body) + body
         return Exchange(index, payload, lengths[0] + spec.shared_prefix, lengths[1], keep_bodies=spec.keep_bodies)
 
-    def _body(self, ids: bytes, output_len: int) -> bytes:
+    def body(self, index: int, words: int, output_len: int) -> bytes:
+        """The JSON body: ``words`` token ids, or words of text where the server takes no ids."""
         spec = self._spec
+        ids = self._prompts.ids(index, words)
         if spec.api == "generate":
             sampling = dict(spec.sampling, max_new_tokens=output_len)
             return b'{"input_ids":[%s],"sampling_params":%s,"stream":true}' % (ids, _dumps(sampling))
+        dialect = spec.dialect
         options: Dict[str, Any] = {"model": spec.model, "max_tokens": output_len}
         options.update(spec.sampling)
+        if not dialect.ignore_eos:
+            options.pop("ignore_eos", None)
         options["stream"] = True
-        options["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-        if spec.api == "completions":
+        if dialect.usage:
+            options["stream_options"] = {"include_usage": True}
+            if dialect.continuous_usage:
+                options["stream_options"]["continuous_usage_stats"] = True
+        if spec.api == "completions" and dialect.ids:
             return _dumps(options)[:-1] + b',"prompt":[%s]}' % ids
-        # Chat takes text. Numbers apart by spaces are text whose length no tokenizer has to tell us.
-        options["messages"] = [{"role": "user", "content": ids.replace(b",", b" ").decode()}]
+        text = ids.replace(b",", b" ").decode()
+        if spec.api == "completions":
+            options["prompt"] = text
+        else:
+            options["messages"] = [{"role": "user", "content": text}]
         return _dumps(options)
 
 
@@ -86,19 +98,15 @@ def _dumps(value: Any) -> bytes:
 
 
 def http_head(spec: Spec, method: str, path: str, headers: Dict[str, str]) -> bytes:
-    """Request line and headers, without the last one's empty line.
+    """Request line and headers, without the empty line that ends them.
 
     Raises:
         SpecError: the key's environment variable is not set.
     """
     parts = urlsplit(spec.url)
-    lines = ["{} {}{} HTTP/1.1".format(method, parts.path.rstrip("/"), path), "Host: " + parts.netloc.split("@")[-1]]
+    target = parts.path.rstrip("/") + path
+    lines = [f"{method} {target} HTTP/1.1", "Host: " + parts.netloc.split("@")[-1]]
     if method == "POST":
         lines.append("Content-Type: application/json")
-    lines += ["{}: {}".format(*item) for item in headers.items()]
-    if spec.api_key_env:
-        key = os.environ.get(spec.api_key_env)
-        if not key:
-            raise SpecError(f"api_key_env: the environment variable {spec.api_key_env} is not set here")
-        lines.append("Authorization: Bearer " + key)
+    lines += [f"{name}: {value}" for name, value in {**headers, **authorization(spec)}.items()]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n"

@@ -61,6 +61,40 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
+class Dialect:
+    """What an OpenAI-compatible server understands beyond the common core; learnt, never ordered.
+
+    ``ids``: prompts as token ids (completions only). ``continuous_usage``: counts in every event. ``usage``: a count
+    at the end. ``tokens_per_word`` and ``template_tokens`` turn a length in tokens into words of text where ids
+    are not taken.
+    """
+
+    ids: bool = True
+    usage: bool = True
+    continuous_usage: bool = True
+    ignore_eos: bool = True
+    tokens_per_word: float = 1.0
+    template_tokens: float = 0.0
+
+    def words(self, tokens: int) -> int:
+        """How many ids, or words, make a prompt of this many tokens."""
+        if self.tokens_per_word == 1.0 and not self.template_tokens:
+            return tokens
+        return max(1, round((tokens - self.template_tokens) / self.tokens_per_word))
+
+    def describe(self) -> str:
+        """For the audit."""
+        parts = ["token ids" if self.ids else f"text, {self.tokens_per_word:.3g} tokens a word"]
+        counts = (
+            "no usage" if not self.usage else "usage in every event" if self.continuous_usage else "usage at the end"
+        )
+        parts.append(counts)
+        if not self.ignore_eos:
+            parts.append("no ignore_eos: answers may be short")
+        return ", ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
 class Spec:
     """One trial. Keys and meaning are those of ``docs/reference/load-spec.md``."""
 
@@ -87,6 +121,7 @@ class Spec:
     time_scale: float = 1.0
     event_loop: str = "auto"
     probe_server: bool = True
+    dialect: Dialect = dataclasses.field(default_factory=Dialect)
 
     @property
     def warmup_requests(self) -> int:
@@ -183,7 +218,7 @@ def parse(data: Mapping[str, Any]) -> Spec:
     Raises:
         SpecError: an unknown key, a missing one, or a value out of range.
     """
-    known = {field.name for field in dataclasses.fields(Spec)}
+    known = {field.name for field in dataclasses.fields(Spec)} - {"dialect"}
     unknown = sorted(set(data) - known)
     if unknown:
         raise SpecError("unknown key {}".format(", ".join(unknown)))
