@@ -1,0 +1,302 @@
+"""Claims about a metric, and what the boots say to them.
+
+Every claim is judged by one interval of the effect, at ``confidence`` (default 90 %, so 5 % on each side):
+wholly where the claim is true, it holds; wholly where it is false, it is violated; else nobody can tell yet.
+That is non-inferiority by a confidence interval, and for `equivalent` the two one-sided tests of Schuirmann
+(J. Pharmacokinet. Biopharm. 15, 1987). A point estimate never decides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from scipy import special
+
+from pytest_sglang_perf.errors import VerdictError
+
+from ._evidence import Evidence, of_difference, of_level
+from ._pairs import of_pairs
+from ._types import Boot, Boots, Estimate, Status, Verdict, as_boots, check_confidence, is_number
+
+if TYPE_CHECKING:
+    from ._noise import Noise
+
+__all__ = [
+    "at_least",
+    "at_least_value",
+    "at_most",
+    "at_most_value",
+    "compare",
+    "equivalent",
+    "estimate",
+    "exact",
+]
+
+_MOST_BOOTS = 50
+_LIKELY = 0.8
+
+
+def compare(
+    candidate: Boots,
+    reference: Boots,
+    *,
+    margin: float,
+    better: Literal["higher", "lower"],
+    noise: Noise | None = None,
+    confidence: float = 0.90,
+    paired: bool = False,
+) -> Verdict:
+    """Not worse than the reference by more than the margin?
+
+    Args:
+        candidate: Boots of what is judged.
+        reference: Boots it is judged against.
+        margin: Tolerated worsening as a share, 0.05 for 5 %.
+        better: Which direction of the metric is good.
+        noise: Learned noise of this metric and level; its own boots must not be in it (`NoiseTable.at`).
+        confidence: Of the interval.
+        paired: ``candidate[i]`` and ``reference[i]`` ran one after the other, in ABBA order.
+
+    Raises:
+        VerdictError: If the question has no meaning: no boots, values that are not positive, a margin out of
+            range.
+    """
+    if better not in ("higher", "lower"):
+        raise VerdictError(f"better must be 'higher' or 'lower', got {better!r}")
+    _number("margin", margin, low=0.0, high=1.0 if better == "higher" else math.inf)
+    if better == "higher":
+        return at_least(candidate, reference, 1 - margin, noise=noise, confidence=confidence, paired=paired)
+    return at_most(candidate, reference, 1 + margin, noise=noise, confidence=confidence, paired=paired)
+
+
+def at_least(
+    candidate: Boots,
+    reference: Boots,
+    factor: float,
+    *,
+    noise: Noise | None = None,
+    confidence: float = 0.90,
+    paired: bool = False,
+) -> Verdict:
+    """``candidate >= factor * reference``: superiority for factors above 1, non-inferiority below."""
+    _number("factor", factor)
+    return _relative(candidate, reference, (factor, math.inf), ">=", noise, confidence, paired)
+
+
+def at_most(
+    candidate: Boots,
+    reference: Boots,
+    factor: float,
+    *,
+    noise: Noise | None = None,
+    confidence: float = 0.90,
+    paired: bool = False,
+) -> Verdict:
+    """``candidate <= factor * reference``."""
+    _number("factor", factor)
+    return _relative(candidate, reference, (0.0, factor), "<=", noise, confidence, paired)
+
+
+def equivalent(
+    candidate: Boots,
+    reference: Boots,
+    *,
+    within: float,
+    noise: Noise | None = None,
+    confidence: float = 0.90,
+    paired: bool = False,
+) -> Verdict:
+    """No effect beyond ``within`` either way: the ratio lies in 1 - within .. 1 + within."""
+    _number("within", within, high=1.0)
+    return _relative(candidate, reference, (1 - within, 1 + within), "within", noise, confidence, paired)
+
+
+def at_least_value(
+    candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90
+) -> Verdict:
+    """``candidate >= limit``, in the metric's unit."""
+    return _absolute(candidate, (_number("limit", limit), math.inf), ">=", noise, confidence)
+
+
+def at_most_value(
+    candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90
+) -> Verdict:
+    """``candidate <= limit``, in the metric's unit."""
+    return _absolute(candidate, (0.0, _number("limit", limit)), "<=", noise, confidence)
+
+
+def exact(value: float, relation: Literal["<=", ">=", "==", "<", ">", "!="], limit: float) -> Verdict:
+    """A claim about a figure without noise: failed requests, crashes, tokens at temperature 0."""
+    for name, figure in (("value", value), ("limit", limit)):
+        if not is_number(figure) or math.isnan(float(figure)):
+            raise VerdictError(f"an exact claim needs numbers; the {name} is {figure!r}")
+    answers = {
+        "<=": value <= limit,
+        ">=": value >= limit,
+        "==": value == limit,
+        "<": value < limit,
+        ">": value > limit,
+        "!=": value != limit,
+    }
+    if relation not in answers:
+        raise VerdictError(f"relation {relation!r} is not known; use one of {', '.join(answers)}")
+    true = answers[relation]
+    figure = float(value)
+    return Verdict(
+        status=Status.HOLDS if true else Status.VIOLATED,
+        effect=figure,
+        interval=(figure, figure),
+        method="exact metric, no statistics",
+        boots=(1, 0),
+        trials=(1, 0),
+        warnings=(),
+        more_boots=0,
+        confidence=1.0,
+        bound=(float(limit),),
+        relation=relation,
+        p_value=1.0 if true else 0.0,
+        sides=(figure, None),
+    )
+
+
+def estimate(boots: Boots, *, noise: Noise | None = None, confidence: float = 0.90) -> Estimate:
+    """A metric over some boots, with the interval of its long-run mean."""
+    check_confidence(confidence)
+    mine = as_boots(boots, "measurement")
+    evidence = of_level(mine, noise)
+    low, high = _interval(evidence, confidence)
+    return Estimate(
+        value=math.exp(evidence.centre),
+        interval=(math.exp(low), math.exp(high)),
+        boots=len(mine),
+        trials=_trials(mine),
+        method=evidence.method,
+        warnings=evidence.warnings,
+        confidence=float(confidence),
+    )
+
+
+def _relative(
+    candidate: Boots,
+    reference: Boots,
+    region: tuple[float, float],
+    relation: str,
+    noise: Noise | None,
+    confidence: float,
+    paired: bool,
+) -> Verdict:
+    check_confidence(confidence)
+    ours, theirs = as_boots(candidate, "candidate"), as_boots(reference, "reference")
+    units = {boot.unit for boot in ours + theirs if boot.unit}
+    if len(units) > 1:
+        raise VerdictError(f"the sides have different units: {', '.join(sorted(units))}")
+    if paired:
+        if len(ours) != len(theirs):
+            raise VerdictError(
+                f"a paired plan needs as many candidate as reference boots, got {len(ours)} and {len(theirs)}"
+            )
+        evidence = of_pairs(ours, theirs, noise)
+    else:
+        evidence = of_difference(ours, theirs, noise)
+    sides = (_geometric_mean(ours), _geometric_mean(theirs))
+    return _judge(evidence, region, relation, confidence, (ours, theirs), sides=sides)
+
+
+def _absolute(
+    candidate: Boots, region: tuple[float, float], relation: str, noise: Noise | None, confidence: float
+) -> Verdict:
+    check_confidence(confidence)
+    ours = as_boots(candidate, "candidate")
+    return _judge(
+        of_level(ours, noise), region, relation, confidence, (ours, ()), sides=(_geometric_mean(ours), None)
+    )
+
+
+def _judge(
+    evidence: Evidence,
+    region: tuple[float, float],
+    relation: str,
+    confidence: float,
+    boots: tuple[tuple[Boot, ...], tuple[Boot, ...]],
+    *,
+    sides: tuple[float, float | None],
+) -> Verdict:
+    low, high = _interval(evidence, confidence)
+    bottom, top = (
+        math.log(edge) if 0 < edge < math.inf else -math.inf if edge == 0 else edge for edge in region
+    )
+    if low >= bottom and high <= top:
+        status = Status.HOLDS
+    elif high < bottom or low > top:
+        status = Status.VIOLATED
+    else:
+        status = Status.INCONCLUSIVE
+    more: int | None = 0
+    if status is Status.INCONCLUSIVE:
+        more = _more_boots(evidence, bottom, top, confidence, len(boots[0]))
+    chances = [1.0]
+    if math.isfinite(bottom):
+        chances.append(1 - float(evidence.distribution.below(bottom)))
+    if math.isfinite(top):
+        chances.append(float(evidence.distribution.below(top)))
+    return Verdict(
+        status=status,
+        effect=math.exp(evidence.centre),
+        interval=(math.exp(low), math.exp(high)),
+        method=evidence.method,
+        boots=(len(boots[0]), len(boots[1])),
+        trials=(_trials(boots[0]), _trials(boots[1])),
+        warnings=evidence.warnings,
+        more_boots=more,
+        confidence=float(confidence),
+        bound=tuple(float(edge) for edge in region if 0 < edge < math.inf),
+        relation=relation,
+        p_value=min(max(min(chances), 0.0), 1.0),
+        drift_sd=evidence.drift_sd,
+        trend=None if evidence.trend is None else math.exp(evidence.trend),
+        sides=sides,
+    )
+
+
+def _interval(evidence: Evidence, confidence: float) -> tuple[float, float]:
+    tail = (1 - confidence) / 2
+    return float(evidence.distribution.quantile(tail)), float(evidence.distribution.quantile(1 - tail))
+
+
+def _more_boots(evidence: Evidence, bottom: float, top: float, confidence: float, boots: int) -> int | None:
+    """Fewest further candidate boots that decide with 80 % probability if the effect is what it looks like.
+
+    Conditional power under the current trend (Jennison and Turnbull 2000, section 10.2), with t quantiles.
+    """
+    inside = bottom < evidence.centre < top
+    if inside:
+        distance = min(evidence.centre - bottom, top - evidence.centre)
+    else:
+        distance = max(bottom - evidence.centre, evidence.centre - top)
+    for more in range(1, _MOST_BOOTS + 1):
+        se = math.sqrt(evidence.fixed_var + evidence.boot_var / (boots + more))
+        moves = math.sqrt(evidence.boot_var * (1 / boots - 1 / (boots + more)))
+        limit = float(special.stdtrit(evidence.df + more, 1 - (1 - confidence) / 2))
+        if distance >= limit * se + float(special.ndtri(_LIKELY)) * moves:
+            return more
+    return None
+
+
+def _geometric_mean(boots: tuple[Boot, ...]) -> float:
+    return math.exp(sum(float(np.mean(np.log(boot.trials))) for boot in boots) / len(boots))
+
+
+def _trials(boots: tuple[Boot, ...]) -> int:
+    return sum(len(boot.trials) for boot in boots)
+
+
+def _number(name: str, value: float, *, low: float = 0.0, high: float = math.inf) -> float:
+    """A finite number above ``low`` (or equal, for margins) and below ``high``."""
+    fits = is_number(value) and math.isfinite(float(value))
+    if not fits or not (low <= float(value) < high) or (float(value) == 0 and name != "margin"):
+        floor = "of at least" if name == "margin" else "above"
+        ceiling = "" if high == math.inf else f" and below {high:g}"
+        raise VerdictError(f"{name} must be a number {floor} {low:g}{ceiling}, got {value!r}")
+    return float(value)

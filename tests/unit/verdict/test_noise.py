@@ -1,0 +1,97 @@
+"""Learning noise: what is found, what it is worth, and what it never does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_sglang_perf.errors import VerdictError
+from pytest_sglang_perf.verdict import STATED, Boot, Noise, learn_noise
+
+
+def history(rng, boot_sd, *, boots=6, trials=4, trial_sd=0.01, drift_sd=0.0, per_session=1):
+    """Boots of one level around a mean of their own."""
+    mean = rng.normal(5, 1)
+    shift = rng.normal(0, drift_sd, boots)
+    return [
+        Boot(
+            tuple(
+                np.exp(
+                    mean + shift[b // per_session] + rng.normal(0, boot_sd) + rng.normal(0, trial_sd, trials)
+                )
+            ),
+            f"s{b // per_session}",
+        )
+        for b in range(boots)
+    ]
+
+
+def test_the_spread_between_boots_is_found_without_the_trial_noise():
+    rng = np.random.default_rng(1)
+    found = [
+        learn_noise({k: history(rng, 0.02, trial_sd=0.04, boots=8) for k in range(4)}) for _ in range(20)
+    ]
+    assert np.median([noise.boot_sd for noise in found]) == pytest.approx(0.02, rel=0.35)
+    assert np.median([noise.trial_sd for noise in found]) == pytest.approx(0.04, rel=0.2)
+
+
+def test_levels_that_agree_are_worth_more_than_levels_that_do_not():
+    rng = np.random.default_rng(2)
+    alike = learn_noise([history(rng, 0.02, boots=20) for _ in range(4)])
+    apart = learn_noise([history(rng, sd, boots=20) for sd in (0.004, 0.02, 0.1, 0.02)])
+    assert alike.boot_df > 2 * apart.boot_df
+
+
+def test_several_boots_a_session_tell_drift_from_boot_noise():
+    rng = np.random.default_rng(3)
+    calm = learn_noise([history(rng, 0.01, boots=24, per_session=4) for _ in range(4)])
+    drifting = learn_noise([history(rng, 0.01, boots=24, per_session=4, drift_sd=0.02) for _ in range(4)])
+    assert calm.drift_share < 0.6 * STATED.drift_share
+    assert drifting.drift_share > 0.6
+    assert drifting.drift_sd == pytest.approx(0.02, rel=0.5)
+
+
+def test_one_boot_a_session_leaves_the_belief_in_drift_as_it_was():
+    rng = np.random.default_rng(4)
+    noise = learn_noise([history(rng, 0.02) for _ in range(3)])
+    assert noise.drift == pytest.approx(STATED.drift)
+
+
+def test_the_judged_level_is_left_out():
+    rng = np.random.default_rng(5)
+    histories = {"quiet": history(rng, 0.005), "loud": history(rng, 0.2), "calm": history(rng, 0.005)}
+    assert learn_noise(histories, leave_out="loud").boot_sd < learn_noise(histories).boot_sd
+
+
+def test_without_two_boots_anywhere_the_stated_prior_stays():
+    noise = learn_noise({"a": [[100.0, 101.0]], "b": [[3.0, 3.1, 3.05]]})
+    assert (noise.boot_sd, noise.boot_df) == (STATED.boot_sd, STATED.boot_df)
+    assert noise.trial_df > 0
+    assert learn_noise({}) == STATED
+
+
+def test_noise_survives_the_way_between_processes():
+    noise = learn_noise([history(np.random.default_rng(6), 0.02)])
+    data = noise.to_dict()
+    assert Noise.from_dict(data) == noise
+    assert {type(value) for value in data.values()} <= {float, str, list}
+
+
+def test_the_margin_has_a_floor_of_two_boot_sds():
+    noise = Noise(boot_sd=0.03, boot_df=5)
+    assert noise.margin(0.03) == pytest.approx(0.0618, abs=1e-3)
+    assert noise.margin(0.10) == 0.10
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"boot_sd": -0.1, "boot_df": 3},
+        {"boot_sd": float("nan"), "boot_df": 3},
+        {"boot_sd": 0.0, "boot_df": 3},
+        {"boot_sd": 0.1, "boot_df": 3, "drift": (1.0,)},
+    ],
+)
+def test_noise_without_meaning_is_an_error(fields):
+    with pytest.raises(VerdictError):
+        Noise(**fields)
