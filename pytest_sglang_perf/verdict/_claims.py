@@ -113,16 +113,12 @@ def equivalent(
     return _relative(candidate, reference, (1 - within, 1 + within), "within", noise, confidence, paired)
 
 
-def at_least_value(
-    candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90
-) -> Verdict:
+def at_least_value(candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90) -> Verdict:
     """``candidate >= limit``, in the metric's unit."""
     return _absolute(candidate, (_number("limit", limit), math.inf), ">=", noise, confidence)
 
 
-def at_most_value(
-    candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90
-) -> Verdict:
+def at_most_value(candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90) -> Verdict:
     """``candidate <= limit``, in the metric's unit."""
     return _absolute(candidate, (0.0, _number("limit", limit)), "<=", noise, confidence)
 
@@ -209,9 +205,7 @@ def _absolute(
 ) -> Verdict:
     check_confidence(confidence)
     ours = as_boots(candidate, "candidate")
-    return _judge(
-        of_level(ours, noise), region, relation, confidence, (ours, ()), sides=(_geometric_mean(ours), None)
-    )
+    return _judge(of_level(ours, noise), region, relation, confidence, (ours, ()), sides=(_geometric_mean(ours), None))
 
 
 def _judge(
@@ -224,9 +218,7 @@ def _judge(
     sides: tuple[float, float | None],
 ) -> Verdict:
     low, high = _interval(evidence, confidence)
-    bottom, top = (
-        math.log(edge) if 0 < edge < math.inf else -math.inf if edge == 0 else edge for edge in region
-    )
+    bottom, top = (math.log(edge) if 0 < edge < math.inf else -math.inf if edge == 0 else edge for edge in region)
     if low >= bottom and high <= top:
         status = Status.HOLDS
     elif high < bottom or low > top:

@@ -226,9 +226,7 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' if n != 1 else ''}"
 
 
-def _warn_about_sessions(
-    candidate: tuple[Boot, ...], reference: tuple[Boot, ...], warnings: list[str]
-) -> None:
+def _warn_about_sessions(candidate: tuple[Boot, ...], reference: tuple[Boot, ...], warnings: list[str]) -> None:
     ours, theirs = {b.session for b in candidate}, {b.session for b in reference}
     if len(theirs) < ENOUGH_SESSIONS and ours - theirs:
         warnings.append(

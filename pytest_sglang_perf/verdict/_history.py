@@ -81,12 +81,9 @@ def change_points(series: Boots, *, alpha: float = 0.01, least: int = 2) -> tupl
     while True:
         edges = [0, *found, len(values)]
         tests = [
-            _t_test(values[edges[i] : edges[i + 1]], values[edges[i + 1] : edges[i + 2]])
-            for i in range(len(found))
+            _t_test(values[edges[i] : edges[i + 1]], values[edges[i + 1] : edges[i + 2]]) for i in range(len(found))
         ]
-        p_values = [
-            min(1.0, p * max(1, edges[i + 2] - edges[i] - 2 * least + 1)) for i, p in enumerate(tests)
-        ]
+        p_values = [min(1.0, p * max(1, edges[i + 2] - edges[i] - 2 * least + 1)) for i, p in enumerate(tests)]
         if not found or max(p_values) <= alpha:
             break
         found.pop(int(np.argmax(p_values)))
@@ -94,9 +91,7 @@ def change_points(series: Boots, *, alpha: float = 0.01, least: int = 2) -> tupl
     for i, index in enumerate(found):
         before, after = values[edges[i] : index].mean(), values[index : edges[i + 2]].mean()
         result.append(
-            ChangePoint(
-                index, math.exp(before), math.exp(after), math.exp(after - before), float(p_values[i])
-            )
+            ChangePoint(index, math.exp(before), math.exp(after), math.exp(after - before), float(p_values[i]))
         )
     return tuple(result)
 

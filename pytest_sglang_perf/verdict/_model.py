@@ -169,9 +169,7 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
     )
 
 
-def likelihood(
-    y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: Array
-) -> tuple[Array, Array, Array]:
+def likelihood(y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: Array) -> tuple[Array, Array, Array]:
     """Restricted log likelihood of the variances, and the estimate they lead to.
 
     The covariance of the boots is block diagonal over sessions, each block a diagonal plus a constant, so
@@ -241,9 +239,7 @@ def _spread_nodes(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> t
     tau2 = np.maximum(np.exp(x) - noise[..., None], FLOOR_SD**2)
     d0, s02 = d0[..., None], s02[..., None]
     # Scaled inverse chi-squared as a density of log tau^2, then of x.
-    log_prior = np.where(
-        d0 > 0, -0.5 * d0 * (np.log(tau2) + s02 / tau2) + np.log1p(noise[..., None] / tau2), 0.0
-    )
+    log_prior = np.where(d0 > 0, -0.5 * d0 * (np.log(tau2) + s02 / tau2) + np.log1p(noise[..., None] / tau2), 0.0)
     step = np.maximum(stop - start, 4) / (_NODES - 1)
     log_prior[..., 0] += np.log(0.5 + BOUND / step)  # trapezoid
     return tau2, log_prior

@@ -74,7 +74,5 @@ def canary(
             ),
         )
     if verdict.status is Status.INCONCLUSIVE:
-        return (
-            f"the canary cannot exclude that the node moved: {low:.1%} to {high:.1%} of its earlier figure",
-        )
+        return (f"the canary cannot exclude that the node moved: {low:.1%} to {high:.1%} of its earlier figure",)
     return ()

@@ -47,9 +47,7 @@ class SequentialPlan:
         if not self.looks or not rising or any(not isinstance(n, int) for n in self.looks):
             raise VerdictError(f"a plan needs rising whole numbers of boots at its looks, got {self.looks!r}")
         if self.reference < 0 or not 0 <= self.taken <= len(self.looks):
-            raise VerdictError(
-                f"a plan cannot have {self.reference} reference boots and {self.taken} looks taken"
-            )
+            raise VerdictError(f"a plan cannot have {self.reference} reference boots and {self.taken} looks taken")
         object.__setattr__(self, "_levels", nominal_levels(self._information(), self._alpha, self.spending))
 
     _levels = ()  # filled above; not a field, because it follows from the others
@@ -97,13 +95,9 @@ class SequentialPlan:
     def after(self, boots: int) -> SequentialPlan:
         """The plan once the next look was taken with so many boots."""
         if self.done:
-            raise VerdictError(
-                "all looks of this plan are taken; a further one would spend error it does not have"
-            )
+            raise VerdictError("all looks of this plan are taken; a further one would spend error it does not have")
         if boots != self.looks[self.taken]:
-            raise VerdictError(
-                f"look {self.taken + 1} is planned at {self.looks[self.taken]} boots, not at {boots}"
-            )
+            raise VerdictError(f"look {self.taken + 1} is planned at {self.looks[self.taken]} boots, not at {boots}")
         return replace(self, taken=self.taken + 1)
 
     def error_spent(self) -> float:

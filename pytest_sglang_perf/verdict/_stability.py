@@ -67,9 +67,7 @@ def _mode_reasons(boots: tuple[Boot, ...], bound: float) -> list[str]:
     for values, what in ((pooled, "trials"), (means, "boots")):
         gap = two_modes(values)
         if gap > bound:
-            reasons.append(
-                f"two modes: the {what} fall into two groups {gap:.1%} apart; a mean of both describes none"
-            )
+            reasons.append(f"two modes: the {what} fall into two groups {gap:.1%} apart; a mean of both describes none")
     return reasons
 
 

@@ -44,9 +44,7 @@ def builtin(value: object) -> bool:
 def test_several_boots_without_noise_give_the_pooled_t_interval():
     candidate = [[95.0], [97.0], [92.0]]
     verdict = compare(candidate, REFERENCE, margin=0.05, better="higher")
-    expected = stats.ttest_ind(np.log(np.ravel(candidate)), np.log(np.ravel(REFERENCE))).confidence_interval(
-        0.90
-    )
+    expected = stats.ttest_ind(np.log(np.ravel(candidate)), np.log(np.ravel(REFERENCE))).confidence_interval(0.90)
     assert np.log(verdict.interval) == pytest.approx(np.array(expected), abs=5e-4)
     assert verdict.boots == (3, 5)
     assert verdict.trials == (3, 5)
@@ -158,9 +156,7 @@ def test_one_boot_each_is_inconclusive_unless_the_stated_prior_decides():
     assert verdict.more_boots is None  # a second reference boot is what is missing
     assert compare([[50.0, 50.5]], [[100.0, 100.5]], margin=0.05, better="higher").status is Status.VIOLATED
     wide = Noise.stated(0.30)
-    assert (
-        compare([[50.0]], [[100.0]], margin=0.05, better="higher", noise=wide).status is Status.INCONCLUSIVE
-    )
+    assert compare([[50.0]], [[100.0]], margin=0.05, better="higher", noise=wide).status is Status.INCONCLUSIVE
 
 
 def test_trials_within_a_boot_do_not_pass_for_boots():
@@ -286,9 +282,7 @@ def test_exact_metrics_need_no_statistics(value, relation, limit, status):
 
 
 def test_verdicts_survive_the_way_between_processes():
-    verdict = compare(
-        [Boot((95.0,), "b")], [Boot((v,), "a") for (v,) in REFERENCE], margin=0.05, better="higher"
-    )
+    verdict = compare([Boot((95.0,), "b")], [Boot((v,), "a") for (v,) in REFERENCE], margin=0.05, better="higher")
     data = verdict.to_dict()
     assert builtin(data)
     assert Verdict.from_dict(json.loads(json.dumps(data))) == verdict
@@ -313,13 +307,9 @@ def test_any_positive_figures_get_a_consistent_answer(candidate, reference, marg
     low, high = verdict.interval
     assert low <= verdict.effect <= high
     assert all(math.isfinite(x) for x in (low, high, verdict.effect, verdict.p_value))
-    expected = (
-        Status.HOLDS if low >= 1 - margin else Status.VIOLATED if high < 1 - margin else Status.INCONCLUSIVE
-    )
+    expected = Status.HOLDS if low >= 1 - margin else Status.VIOLATED if high < 1 - margin else Status.INCONCLUSIVE
     assert verdict.status is expected or min(abs(low - 1 + margin), abs(high - 1 + margin)) < 1e-9
-    assert (verdict.status is Status.VIOLATED) == (verdict.p_value < 0.05) or abs(
-        verdict.p_value - 0.05
-    ) < 1e-6
+    assert (verdict.status is Status.VIOLATED) == (verdict.p_value < 0.05) or abs(verdict.p_value - 0.05) < 1e-6
     assert builtin(verdict.to_dict())
     scaled = compare(
         [[v * 8 for v in boot] for boot in candidate],

@@ -15,11 +15,7 @@ def history(rng, boot_sd, *, boots=6, trials=4, trial_sd=0.01, drift_sd=0.0, per
     shift = rng.normal(0, drift_sd, boots)
     return [
         Boot(
-            tuple(
-                np.exp(
-                    mean + shift[b // per_session] + rng.normal(0, boot_sd) + rng.normal(0, trial_sd, trials)
-                )
-            ),
+            tuple(np.exp(mean + shift[b // per_session] + rng.normal(0, boot_sd) + rng.normal(0, trial_sd, trials))),
             f"s{b // per_session}",
         )
         for b in range(boots)
@@ -28,9 +24,7 @@ def history(rng, boot_sd, *, boots=6, trials=4, trial_sd=0.01, drift_sd=0.0, per
 
 def test_the_spread_between_boots_is_found_without_the_trial_noise():
     rng = np.random.default_rng(1)
-    found = [
-        learn_noise({k: history(rng, 0.02, trial_sd=0.04, boots=8) for k in range(4)}) for _ in range(20)
-    ]
+    found = [learn_noise({k: history(rng, 0.02, trial_sd=0.04, boots=8) for k in range(4)}) for _ in range(20)]
     assert np.median([noise.boot_sd for noise in found]) == pytest.approx(0.02, rel=0.35)
     assert np.median([noise.trial_sd for noise in found]) == pytest.approx(0.04, rel=0.2)
 

@@ -26,9 +26,7 @@ def test_kendall_and_theil_sen_agree_with_scipy():
 
 def test_calm_runs_are_not_accused():
     rng = np.random.default_rng(2)
-    accused = sum(
-        bool(stability([tuple(np.exp(rng.normal(0, 0.03, 6))) for _ in range(4)])) for _ in range(300)
-    )
+    accused = sum(bool(stability([tuple(np.exp(rng.normal(0, 0.03, 6))) for _ in range(4)])) for _ in range(300))
     assert accused <= 9  # 3 % against three tests at 1 %, which also ask for relevance
 
 
