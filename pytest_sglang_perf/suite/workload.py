@@ -141,7 +141,7 @@ class ResolvedWorkload:
         """What changes from this workload to ``other``, by key of the suite file; empty if nothing does."""
         before, after = self.written.model_dump(), other.written.model_dump()
         lines = [
-            f"{key} changed from {before[key]!r} to {after[key]!r}"
+            f"{key} changed from {_shown(before[key])} to {_shown(after[key])}"
             for key in before
             if before[key] != after[key] and key != "description"
         ]
@@ -184,3 +184,14 @@ class ResolvedWorkload:
         if self.written.shared_prefix:
             limits["max_cached_share"] = 1.0  # a shared prefix is there to be cached
         return limits
+
+
+def _shown(value: Any) -> str:
+    """A value as the suite file would have it."""
+    if isinstance(value, dict):
+        if value.get("kind") == "fixed":
+            return str(value["value"])
+        return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items() if item is not None) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return "none" if value is None else str(value)

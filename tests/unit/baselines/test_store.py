@@ -178,6 +178,13 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_content(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_an_unreadable_history_names_itself(store: BaselineStore) -> None:
+    path = store.history_path(NODE, "sbo")
+    path.mkdir(parents=True)
+    with pytest.raises(BaselineError, match=rf"the history file {path} cannot be read"):
+        store.history(NODE, "sbo")
+
+
 def test_history_lines_are_json(store: BaselineStore) -> None:
     store.append_history(NODE, "sbo", [boot(1).to_dict()])
     (line,) = store.history_path(NODE, "sbo").read_text().splitlines()

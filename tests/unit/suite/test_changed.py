@@ -120,6 +120,12 @@ def test_a_changed_flag_selects_the_config_and_its_heirs(project: Project) -> No
         ("  other: {model: n}", "  new: {model: n}", {"server": "new"}, "server config new is new"),
         ("[1, 8]", "[1, 9]", {}, "workload short: concurrency changed from [1, 8] to [1, 9]"),
         ("[1, 8]", "[1, 9]", {"workload": "long"}, None),
+        (
+            "short: {input_len: 128",
+            "short: {input_len: {kind: uniform, low: 1, high: 9}",
+            {},
+            "workload short: input_len changed from 128 to {kind: uniform, low: 1, high: 9}",
+        ),
         ("  long:", "  fresh:", {"workload": "fresh"}, "workload fresh is new"),
         ("host: a", "host: b", {"node": "gpu"}, "node gpu: host changed from a to b"),
         ("host: a", "host: b", {"node": "sim"}, None),
@@ -290,6 +296,22 @@ def test_a_shallow_clone_is_told_how_to_deepen(project: Project, tmp_path: Path)
     suite = tmp_path / "clone/perf/sglang-perf.yaml"
     with pytest.raises(SuiteError, match=r"clone is shallow: .*fetch-depth: 0"):
         changed_since("HEAD~1", load_suite(suite), suite)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_repository_of_another_user(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    os.chown(project.root, 12345, 12345)
+    with pytest.raises(SuiteError, match=r"belongs to another user\. Allow it: git config --global --add safe"):
+        project.changes()
+
+
+def test_a_referred_file_outside_of_the_repository(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "lengths.txt").write_text("1\n")
+    text = SUITE.replace("short: {input_len: 128", "short: {input_len: {kind: file, path: ../../lengths.txt}")
+    project.write("perf/sglang-perf.yaml", text)
+    project.commit()
+    assert project.reasons() == []
 
 
 def test_without_git(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

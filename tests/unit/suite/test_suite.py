@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_sglang_perf.agent.load import _spec as load_spec
 from pytest_sglang_perf.errors import NotDeclared, SuiteError
-from pytest_sglang_perf.suite import LocalNode, SimNode, SshNode, UrlNode, load_suite
+from pytest_sglang_perf.suite import LocalNode, SimNode, SshNode, UrlNode, load_suite, parse_suite
 from pytest_sglang_perf.suite.models import Limits
 from pytest_sglang_perf.suite.schema import json_schema, json_schema_text
 
@@ -327,3 +330,62 @@ def test_the_json_schema_knows_keys_and_flags() -> None:
     assert {"nodes", "servers", "workloads", "default_node"} <= set(schema["properties"])
     concurrency = schema["$defs"]["WorkloadModel"]["properties"]["concurrency"]
     assert {"type": "integer", "minimum": 1} in concurrency["anyOf"]
+
+
+_WORDS = st.sampled_from(
+    [
+        *("default_node", "default_workload", "boots", "trials", "margins", "nodes", "servers", "workloads"),
+        *("kind", "host", "url", "extends", "model", "args", "env", "secret_env", "secret_args", "command", "tp"),
+        *("input_len", "output_len", "concurrency", "arrival", "requests", "limits", "rate", "path", "low", "high"),
+        *("a", "b", "1", "api-key", "HF_TOKEN", "stall_s", "ttft_p50", "value", "vocab", "boot_limits_s"),
+    ]
+)
+_VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 40)
+    | st.floats(-1, 9)
+    | _WORDS
+    | st.sampled_from(["sim", "ssh", "local", "uniform", "normal", "fixed", "poisson", "trace", "hunter2", ""])
+)
+_TREES = st.recursive(
+    _VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=5), max_leaves=15
+)
+_SERVER = st.fixed_dictionaries({}, optional={"extends": _TREES, "model": _TREES, "args": _TREES, "env": _TREES})
+_LENGTH = st.integers(0, 3) | st.fixed_dictionaries(
+    {"kind": st.sampled_from(["fixed", "uniform", "normal", "x"])},
+    optional={"low": _VALUES, "high": _VALUES, "mean": _VALUES, "std": _VALUES, "value": _VALUES},
+)
+_WORKLOAD = st.fixed_dictionaries(
+    {"input_len": _LENGTH, "output_len": _LENGTH},
+    optional={"concurrency": _TREES, "arrival": _TREES, "requests": _TREES, "limits": _TREES, "vocab": _TREES},
+)
+_SUITES = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodes": st.dictionaries(_WORDS, _TREES, max_size=3) | _TREES,
+        "servers": st.dictionaries(_WORDS, _SERVER, max_size=3) | _TREES,
+        "workloads": st.dictionaries(_WORDS, _WORKLOAD, max_size=3) | _TREES,
+        "margins": _TREES,
+        "boots": _TREES,
+        "default_node": _VALUES,
+    },
+)
+
+
+@given(_SUITES | _TREES)
+def test_any_data_is_a_suite_or_refused_in_one_way(data: object) -> None:
+    text = json.dumps(data)
+    try:
+        suite = parse_suite(text.encode(), Path("/nowhere/suite.yaml"), name="suite.yaml")
+    except SuiteError as error:
+        message = str(error)
+        assert "pydantic" not in message
+        if '"HF_TOKEN": "hunter2"' in text and '"hunter2"' not in text.replace('"HF_TOKEN": "hunter2"', ""):
+            assert "hunter2" not in message
+    else:
+        for server in suite.servers.values():
+            assert all(isinstance(item, str) for item in server.argv("h", 1))
+        for workload in suite.workloads.values():
+            for level in workload.levels:
+                load_spec.parse(workload.spec(level) | {"url": "http://h:1"})
