@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pydantic
+
 from pytest_sglang_perf.suite._flags import KNOWN
 from pytest_sglang_perf.suite.models import SuiteModel
+
+_PYDANTIC = ".".join(pydantic.VERSION.split(".")[:2])
 
 __all__ = ["json_schema", "json_schema_text"]
 
@@ -19,6 +23,7 @@ def json_schema() -> dict[str, Any]:
     """
     schema = SuiteModel.model_json_schema(mode="validation")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    schema["$comment"] = f"made by python -m pytest_sglang_perf.suite.schema with pydantic {_PYDANTIC}"
     schema["title"] = "pytest-sglang-perf suite"
     args = schema["$defs"]["ServerModel"]["properties"]["args"]
     value = args["additionalProperties"]
