@@ -69,7 +69,7 @@ def node_class(
         "gpus": [f"{count} x {model}" for model, count in sorted(models.items())],
         "power_limit_w": watts,
         "driver_branch": branches,
-        "driver": drivers,
+        "driver": ", ".join(drivers),
         "cpu": cpu,
     }
     return NodeClass(_folder("-".join([*parts, _slug(cpu)])), details | _for_readers(facts))
