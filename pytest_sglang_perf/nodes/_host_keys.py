@@ -5,6 +5,7 @@ Nothing is ever trusted on first use, whatever StrictHostKeyChecking says.
 
 from __future__ import annotations
 
+import base64
 import shlex
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class HostKeyPolicy:
 
     Args:
         config: the host; names the known_hosts files.
-        pinned: a fingerprint (``SHA256:…``) that stands instead of those files (but not of ``@revoked``).
+        pinned: the fingerprint or public key that stands instead of those files (not of ``@revoked`` lines).
         direct: whether ``ssh-keyscan`` could reach the host, for the advice.
     """
 
@@ -150,7 +151,18 @@ class HostKeyPolicy:
 
 
 def _normalise(pinned: str) -> str:
-    text = pinned.strip().rstrip("=")
-    if not text.startswith("SHA256:"):
-        raise HostKeyError(f"host_key {pinned!r} is no fingerprint; it must read SHA256:… as `ssh-keygen -l` prints it")
-    return text
+    """The fingerprint of a pinned key, which may be given as such or as the public key itself."""
+    text = pinned.strip()
+    if text.startswith("SHA256:"):
+        return text.rstrip("=")
+    words = text.split()
+    try:
+        blob = base64.b64decode(words[1] if len(words) > 1 else "", validate=True)
+    except ValueError:
+        blob = b""
+    if not blob.startswith(len(words[0]).to_bytes(4, "big") + words[0].encode()):
+        raise HostKeyError(
+            f"host_key {pinned!r} is neither a fingerprint (SHA256:… as `ssh-keygen -l` prints it) nor a public "
+            "key (ssh-ed25519 AAAA…)"
+        )
+    return fingerprint(blob)

@@ -40,7 +40,7 @@ class SshTransport:
         known_hosts: files that stand instead of UserKnownHostsFile.
         config_file: configuration instead of ``~/.ssh/config`` and the system's, as ``ssh -F``.
         proxy_jump: jump hosts as for ``ssh -J``, or ``none``.
-        host_key: fingerprint (``SHA256:…``) of the only host key to accept, instead of known_hosts.
+        host_key: the only host key to accept, instead of known_hosts: its fingerprint (``SHA256:…``) or itself.
         connect_timeout_s: time for a whole connection, jump hosts included, and for starting a command.
         keepalive_s: after this silence the node is asked whether it lives; after three times as long without
             an answer the connection counts as lost.

@@ -246,8 +246,12 @@ class TestPinned:
         key = sshd.host_keys["ed25519"]
         assert "REVOKED" in judge(f"@revoked * {public_key(key)}", host_key=fingerprint_of(key))
 
-    def test_what_is_no_fingerprint_is_refused(self, judge):
-        assert "ssh-keygen -l" in judge("# nothing", host_key="MD5:" + hashlib.md5(b"").hexdigest())
+    def test_the_public_key_itself_may_be_pinned(self, sshd, judge):
+        assert judge("# nothing", host_key=public_key(sshd.host_keys["ecdsa"]) + " comment") is None
+
+    @pytest.mark.parametrize("pin", ["MD5:" + hashlib.md5(b"").hexdigest(), "ssh-rsa", "ssh-rsa AAAA", "ssh-rsa !"])
+    def test_what_is_no_key_is_refused(self, judge, pin):
+        assert "ssh-keygen -l" in judge("# nothing", host_key=pin)
 
 
 def test_a_host_key_alias_is_what_is_looked_up(sshd, judge):
