@@ -1,0 +1,229 @@
+"""The agent proper: one controller, one run, its orders, and the end of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import importlib.util
+import os
+import platform
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Awaitable, Callable, Coroutine, Dict, Optional, Set
+
+from . import rundir
+from .deadman import DeadMan
+from .link import Link
+from .outbox import Outbox
+from .protocol import PROTOCOL, OrderError, Params, decode, encode
+from .resume import Relay, listen
+
+__all__ = ["Service"]
+
+_UNGREETED_S = 60.0  # an agent that nobody greets goes away
+_REMEMBERED_IDS = 10_000
+
+Operation = Callable[[Params], Awaitable[Dict[str, Any]]]
+
+
+class Service:
+    """Runs on an event loop; lines arrive from the link's reader thread."""
+
+    def __init__(self) -> None:
+        self._outbox = Outbox()
+        self._deadman = DeadMan(_UNGREETED_S, grace_s=0.0)
+        self._loop = asyncio.get_running_loop()
+        self._stopping: Optional[str] = None
+        self._stop = asyncio.Event()
+        self._seen: OrderedDict[Any, None] = OrderedDict()
+        self._tasks: Set[asyncio.Task[None]] = set()
+        self._link: Optional[Link] = None
+        self._relay: Optional[Relay] = None
+        self._run: Optional[str] = None
+        self._run_dir: Optional[Path] = None
+        self._operations: Dict[str, Operation] = {
+            "hello": self._hello,
+            "status": self._status,
+            "bye": self._bye,
+        }
+
+    async def run(self, read_fd: int, write_fd: int) -> int:
+        """Serve until told to leave or left alone; returns the exit status."""
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        self._link = self._new_link(read_fd, write_fd)
+        self._link.start_writing()
+        self._link.start_reading()
+        watch = asyncio.ensure_future(self._watch_controller())
+        await self._stop.wait()
+        watch.cancel()
+        await self._leave()
+        return 0
+
+    def stop(self, reason: str) -> None:
+        """Begin the ordered end of everything."""
+        if self._stopping is None:
+            self._stopping = reason
+            self._stop.set()
+
+    def _new_link(self, read_fd: int, write_fd: int) -> Link:
+        return Link(read_fd, write_fd, self._outbox, on_line=self._on_line, on_end=self._on_link_end)
+
+    def _on_line(self, link: Link, line: bytes) -> None:
+        """On a reader's thread: signs of life must not depend on how busy the loop is."""
+        if link is not self._link:
+            self._on_returning_line(link, line)
+            return
+        self._deadman.sign_of_life()
+        if self._relay is not None:
+            self._relay.pass_on(line)
+            return
+        self._outbox.wait_for_room(timeout=60.0)
+        try:
+            message = decode(line)
+        except OrderError as error:
+            self._outbox.put({"id": None, "error": error.as_dict()})
+            return
+        if message.get("op") == "beat" and "id" not in message:
+            return
+        self._loop.call_soon_threadsafe(self._accept, message)
+
+    def _on_returning_line(self, link: Link, line: bytes) -> None:
+        """The first line of a relay: a hello that resumes makes its link ours."""
+        try:
+            message = decode(line)
+            last_seq = Params(message).integer("last_seq", 0)
+        except OrderError:
+            link.end()
+            return
+        if message.get("op") == "hello" and message.get("resume") is True and message.get("run") == self._run:
+            self._loop.call_soon_threadsafe(self._take_back, link, message.get("id"), last_seq)
+        else:
+            link.end()
+
+    def _take_back(self, link: Link, identity: Any, last_seq: int) -> None:
+        lost, self._link = self._link, link
+        if lost is not None:
+            lost.end()
+        self._deadman.back()
+        missed = link.start_writing(last_seq)
+        self._outbox.put({"id": identity, "ok": {**self._identity(), "missed": missed}})
+
+    def _on_link_end(self, link: Link) -> None:
+        if link is self._link:
+            self._deadman.left()
+
+    async def _accept_relays(self, listener: socket.socket) -> None:
+        while True:
+            connection, _ = await self._loop.sock_accept(listener)
+            connection.setblocking(True)
+            self._new_link(os.dup(connection.fileno()), connection.detach()).start_reading()
+
+    def _accept(self, message: Dict[str, Any]) -> None:
+        self._spawn(self._answer(message))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, message: Dict[str, Any]) -> None:
+        identity = message.get("id")
+        if not isinstance(identity, (int, str)):
+            self._refuse(None, OrderError("bad_message", "an order needs an id, a number or a string"))
+            return
+        if identity in self._seen:
+            return  # told again after a reconnect; its answer is told again too
+        self._seen[identity] = None
+        if len(self._seen) > _REMEMBERED_IDS:
+            self._seen.popitem(last=False)
+        try:
+            answer = await self._operation(message.get("op"))(Params(message))
+            if self._relay is None:
+                self._outbox.put({"id": identity, "ok": answer})
+        except OrderError as error:
+            self._refuse(identity, error)
+        except Exception as error:  # noqa: BLE001 - whatever an order does, the agent goes on and says so
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            self._refuse(identity, OrderError("internal", f"{type(error).__name__}: {error}", traceback=text))
+
+    def _operation(self, name: Any) -> Operation:
+        operation = self._operations.get(name) if isinstance(name, str) else None
+        if operation is None:
+            raise OrderError("unknown_op", f"this agent has no operation {name!r:.80}")
+        if self._run is None and name != "hello":
+            raise OrderError("no_hello", f"{name} before hello")
+        return operation
+
+    def _refuse(self, identity: Any, error: OrderError) -> None:
+        self._outbox.put({"id": identity, "error": error.as_dict()})
+
+    async def _watch_controller(self) -> None:
+        while True:
+            await asyncio.sleep(min(0.2, self._deadman.ttl_s / 5))
+            reason = self._deadman.reason()
+            if reason is not None:
+                self.stop(reason)
+                return
+
+    async def _leave(self) -> None:
+        link = self._link
+        if self._relay is not None:
+            self._relay.close()
+        elif link is not None and not link.ended:
+            await self._loop.run_in_executor(None, self._flush, link)
+        self._outbox.close()
+
+    def _flush(self, link: Link) -> None:
+        if self._outbox.wait_until_sent(timeout=1.0):
+            link.written.wait(timeout=1.0)
+
+    async def _hello(self, params: Params) -> Dict[str, Any]:
+        wanted = params.integer("protocol")
+        if wanted != PROTOCOL:
+            raise OrderError("protocol", f"this agent speaks protocol {PROTOCOL}, not {wanted}")
+        if self._run is not None:
+            raise OrderError("bad_request", "this agent has been greeted before")
+        run = params.text("run")
+        ttl_s = params.number("ttl_s", 60.0, low=0.5)
+        grace_s = params.number("grace_s", 15.0)
+        self._run_dir = rundir.make(run)
+        self._deadman.ttl_s, self._deadman.grace_s = ttl_s, grace_s
+        if params.flag("resume", default=False):
+            assert self._link is not None
+            self._deadman.grace_s = 0.0
+            self._relay = Relay(self._run_dir, self._link)
+            self._relay.pass_on(encode(params.as_dict()).rstrip())
+            return {}
+        self._run = run
+        self._spawn(self._accept_relays(listen(self._run_dir)))
+        return self._identity()
+
+    def _identity(self) -> Dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "agent": Path(sys.argv[0]).stem,
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "user": getpass.getuser(),
+            "mono_ns": time.monotonic_ns(),
+            "wall_ns": time.time_ns(),
+            "run_dir": str(self._run_dir),
+            "uvloop": importlib.util.find_spec("uvloop") is not None,
+        }
+
+    async def _status(self, params: Params) -> Dict[str, Any]:
+        del params
+        return {"pid": os.getpid(), "leases": [], "boots": [], "orphans": []}
+
+    async def _bye(self, params: Params) -> Dict[str, Any]:
+        del params
+        # The answer goes out first; the loop runs this after it.
+        self._loop.call_soon(self.stop, "bye")
+        return {}
