@@ -1,0 +1,39 @@
+"""``sglang-perf``: one command, whose subcommands live in modules of their own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from .errors import SglangPerfError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+# Name -> (module with ``main(argv) -> exit status``, what it is for). Imported only when asked for.
+COMMANDS = {
+    "classify": ("pytest_sglang_perf.cli_classify", "say from its log how a server is, or why it ended"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns the exit status (2 for a usage error)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[arguments[0]][0])
+        try:
+            return int(module.main(arguments[1:]))
+        except SglangPerfError as error:
+            print(f"sglang-perf: {error}", file=sys.stderr)
+            return 2
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in sorted(COMMANDS.items()))
+    usage = f"usage: sglang-perf COMMAND [arguments]\n\n{lines}\n\nEach takes --help and --json."
+    if arguments and arguments[0] in {"-h", "--help"}:
+        print(usage)
+        return 0
+    print(usage, file=sys.stderr)
+    return 2

@@ -1,0 +1,90 @@
+"""All crash classes, in order of priority, and the search for them in a line."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ._classes_device import DEVICE_CLASSES
+from ._classes_launch import LAUNCH_CLASSES
+from ._classes_process import PROCESS_CLASSES
+from ._crash_class import CrashClass, Depth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["CLASSES", "CrashClass", "Depth", "crash_class", "search_classes", "suspicious"]
+
+CLASSES: tuple[CrashClass, ...] = (*LAUNCH_CLASSES, *DEVICE_CLASSES, *PROCESS_CLASSES)
+"""In order of priority: where one traceback fits several of the same depth, the first of them is taken."""
+
+_BY_NAME = {entry.name: entry for entry in CLASSES}
+ORDER = {entry.name: order for order, entry in enumerate(CLASSES)}
+
+
+def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    # A group name may occur once in an expression, so every alternative gets its own.
+    numbered = (p.replace("(?P<detail>", f"(?P<detail{index}>") for index, p in enumerate(patterns))
+    return re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
+
+
+_SEARCH = tuple((entry, _joined(entry.patterns)) for entry in CLASSES if entry.patterns)
+
+
+def crash_class(name: str) -> CrashClass:
+    """The class of this name. Raises `KeyError` for a name that does not exist."""
+    return _BY_NAME[name]
+
+
+def suspicious(text: str) -> bool:
+    """Whether any class can match this line: a cheap test that spares most lines all regular expressions.
+
+    Every pattern contains one of these words; a test holds the two together.
+    """
+    return (
+        "rror" in text
+        or "ail" in text
+        or "ERR" in text
+        or "emory" in text
+        or "xcept" in text
+        or "nsupported" in text
+        or "not " in text
+        or "No " in text
+        or "n't" in text
+        or "died" in text
+        or "crash" in text
+        or "ime" in text
+        or "lost" in text
+        or "CUDA" in text
+        or "fatal" in text
+        or "atal" in text
+        or "NaN" in text
+        or "nan" in text
+        or "ssert" in text
+        or "STATUS_" in text
+        or "Xid" in text
+        or "kill" in text
+        or "Kill" in text
+        or "OOM" in text
+        or "oom" in text
+        or "require" in text
+        or "server_args.py" in text
+        or "/arg_groups/" in text
+        or "enied" in text
+        or "unable" in text
+        or "nable " in text
+        or "Broken pipe" in text
+        or "exited" in text
+        or "terminat" in text
+        or "symbol" in text
+        or "resource" in text
+    )
+
+
+def search_classes(text: str) -> Iterator[tuple[CrashClass, str]]:
+    """Every class that matches ``text``, in order of priority, with the detail that its pattern picked out."""
+    for entry, pattern in _SEARCH:
+        match = pattern.search(text)
+        if match is not None:
+            detail = next((value for value in match.groupdict().values() if value), "")
+            yield entry, detail.strip(" .,;:")

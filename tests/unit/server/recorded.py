@@ -1,0 +1,48 @@
+"""The recorded logs, and what happened in each."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_sglang_perf.server.lines import LineSplitter
+
+LOGS = Path(__file__).parents[2] / "data" / "logs"
+
+
+class Recorded(NamedTuple):
+    name: str
+    verdict: str
+    crash_class: str
+    phase: str
+    version: str | None
+    exit_code: int | None = None
+    by_us: bool = False
+
+
+RECORDED = (
+    # The first two were ended by SIGTERM to the whole group: all children "crashed with exit code -15".
+    Recorded("cpu_0.5.10_healthy.log", "stopped", "", "stopping", "0.5.10", -9, by_us=True),
+    Recorded("cpu_0.5.23_healthy.log", "stopped", "", "stopping", "0.5.23", -9, by_us=True),
+    Recorded("cpu_0.5.23_sigterm_clean_exit.stderr.log", "stopped", "", "stopping", "0.5.23", 0, by_us=True),
+    Recorded("cpu_0.5.23_first_on_port.stderr.log", "healthy", "", "running", "0.5.23"),
+    Recorded("cuda_0.5.16_healthy_boot_small_model.log", "healthy", "", "ready", "0.5.16"),
+    Recorded("cuda_0.5.16_healthy_under_load.log.gz", "stopped", "", "stopping", "0.5.16", -9, by_us=True),
+    Recorded("cuda_0.5.16_no_cuda_graph.log.gz", "healthy", "", "running", "0.5.16"),
+    Recorded("cpu_0.5.23_scheduler_sigkill.stderr.log", "crashed", "subprocess-died", "running", "0.5.23", -9),
+    Recorded("cpu_0.5.23_dp_rank_sigkill.stderr.log", "crashed", "health-check-failed", "running", "0.5.23"),
+    Recorded("cpu_0.5.23_port_held_by_other_program.stderr.log", "crashed", "port-in-use", "http", "0.5.23"),
+    Recorded("cpu_0.5.23_second_on_port_false_ready.stderr.log", "crashed", "port-in-use", "http", "0.5.23", 3),
+    Recorded("cpu_0.5.23_unknown_flag.stderr.log", "crashed", "bad-flag", "arguments", "0.5.23", 2),
+    Recorded("cpu_0.5.23_no_kv_memory.stderr.log", "crashed", "kv-budget-too-small", "kv_cache", "0.5.23", -9),
+    Recorded("cuda_0.5.16_kv_budget_too_small.log", "crashed", "kv-budget-too-small", "kv_cache", "0.5.16", 137),
+)
+HEALTHY = tuple(case for case in RECORDED if case.verdict != "crashed")
+
+
+def lines_of(name: str) -> list[tuple[int, str]]:
+    path = LOGS / name
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    splitter = LineSplitter()
+    return [*splitter.feed(data), *splitter.close()]

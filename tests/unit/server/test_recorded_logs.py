@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_sglang_perf.server.classify import Classifier
+from pytest_sglang_perf.server.phases import PhaseTracker
+
+from .recorded import HEALTHY, RECORDED, Recorded, lines_of
+
+
+def ids(case: Recorded) -> str:
+    return case.name
+
+
+@pytest.mark.parametrize("with_status", [False, True], ids=["log alone", "with exit status"])
+@pytest.mark.parametrize("case", RECORDED, ids=ids)
+def test_verdict_class_phase_and_version(case: Recorded, with_status: bool) -> None:
+    classifier = Classifier()
+    for number, text in lines_of(case.name):
+        classifier.feed(text, number)
+    found = (
+        classifier.finish(exit_code=case.exit_code, stopped_by_us=case.by_us) if with_status else classifier.finish()
+    )
+    assert (found.verdict, found.crash_class, found.phase, found.version) == (
+        case.verdict,
+        case.crash_class,
+        case.phase,
+        case.version,
+    )
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=ids)
+def test_no_prefix_of_a_healthy_log_is_a_crash(case: Recorded) -> None:
+    classifier = Classifier()
+    for number, text in lines_of(case.name):
+        classifier.feed(text, number)
+        assert classifier.fatal is None, text
+        assert classifier.finish().verdict != "crashed", text
+
+
+@pytest.mark.parametrize("case", [c for c in RECORDED if c.verdict == "crashed"], ids=ids)
+def test_evidence_quotes_the_log(case: Recorded) -> None:
+    classifier = Classifier()
+    lines = lines_of(case.name)
+    for number, text in lines:
+        classifier.feed(text, number)
+    found = classifier.finish()
+    by_number: dict[int, str] = {}
+    for number, text in lines:
+        by_number[number] = by_number.get(number, "") + text
+    assert found.evidence
+    assert found.advice
+    assert [number for number, _ in found.evidence] == sorted(number for number, _ in found.evidence)
+    for number, text in found.evidence:
+        assert text.removesuffix("…") in by_number[number]
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("cpu_0.5.23_port_held_by_other_program.stderr.log", "error while attempting to bind"),
+        ("cpu_0.5.23_second_on_port_false_ready.stderr.log", "error while attempting to bind"),
+        ("cpu_0.5.23_unknown_flag.stderr.log", "unrecognized arguments"),
+        ("cpu_0.5.23_no_kv_memory.stderr.log", "Received sigquit"),
+        ("cpu_0.5.23_scheduler_sigkill.stderr.log", "Subprocess scheduler_0"),
+    ],
+)
+def test_fatal_at_the_line_that_proves_it(name: str, at: str) -> None:
+    classifier = Classifier()
+    for number, text in lines_of(name):
+        classifier.feed(text, number)
+        if classifier.fatal is not None:
+            assert at in text
+            return
+    pytest.fail("never fatal")
+
+
+def test_a_failed_health_check_is_taken_back_when_the_server_answers_again() -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cpu_0.5.23_dp_rank_sigkill.stderr.log"):
+        classifier.feed(text, number)
+    assert classifier.finish().crash_class == "health-check-failed"
+    batch = "[2026-11-29 13:48:00 DP{}] Prefill batch, #new-seq: 1, #new-token: 1, cpu graph: False"
+    classifier.feed(batch.format(0))
+    assert classifier.finish().verdict == "crashed"  # the other rank is still silent
+    classifier.feed(batch.format(1))
+    assert classifier.finish().verdict == "healthy"
+
+
+def test_phases_of_a_boot_with_graphs_and_their_progress() -> None:
+    tracker = PhaseTracker()
+    entered, progress = [], []
+    for number, text in lines_of("cuda_0.5.16_healthy_boot_small_model.log"):
+        for event in tracker.feed(text, number=number):
+            if event.edge == "start":
+                entered.append(event.phase)
+            elif event.edge == "progress":
+                assert tracker.progress is not None
+                progress.append((tracker.progress.done, tracker.progress.total))
+    assert entered == [
+        *("imports", "arguments", "imports", "distributed", "weights", "kv_cache"),
+        *("cuda_graphs", "capacity", "http", "warmup", "ready"),
+    ]
+    assert (1, 58) in progress
+    assert (36, 36) in progress
+    assert tracker.durations["cuda_graphs"] == 33
+    assert sum(tracker.durations.values()) == 68  # 14:00:53 to 14:02:01
+
+
+def test_ranks_are_collected_and_the_first_leads() -> None:
+    tracker = PhaseTracker()
+    for number, text in lines_of("cpu_0.5.23_dp_rank_sigkill.stderr.log"):
+        tracker.feed(text, number=number)
+    assert tracker.ranks == {"DP0", "DP1"}
+    assert tracker.current == "running"
+
+
+def test_agent_clock_is_used_where_given() -> None:
+    tracker = PhaseTracker(start_ns=1_000_000_000)
+    lines = lines_of("cpu_0.5.23_first_on_port.stderr.log")
+    for step, (number, text) in enumerate(lines):
+        tracker.feed(text, 1_000_000_000 + (step + 1) * 10_000_000, number)
+    total = len(lines) * 0.01
+    assert sum(tracker.durations.values()) == pytest.approx(total)
+    assert tracker.started["spawn"] == 1.0
+
+
+def test_a_false_ready_is_not_believed() -> None:
+    tracker = PhaseTracker()
+    for number, text in lines_of("cpu_0.5.23_second_on_port_false_ready.stderr.log"):
+        tracker.feed(text, number=number)
+    assert tracker.bind_failed
+    assert "ready" not in tracker.started
