@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf.server.phases import LIMITS_S
 from pytest_sglang_perf.suite._problems import KeyPath, did_you_mean, is_secret
 from pytest_sglang_perf.suite.flags import ArgumentValue, canonical
 from pytest_sglang_perf.suite.server import ResolvedServer
@@ -83,6 +84,10 @@ class _Resolver:
                 )
             if not key or "=" in key or "\0" in key:
                 self.problems.add(f"{key!r} cannot be the name of a variable", **self.at(name, "env", key))
+        for phase in server.boot_limits_s:
+            if phase not in LIMITS_S:
+                guess = did_you_mean(phase, LIMITS_S) or f"; phases are {', '.join(LIMITS_S)}"
+                self.problems.add(f"there is no boot phase {phase!r}{guess}", **self.at(name, "boot_limits_s", phase))
         both = sorted(set(server.env) & set(server.secret_env))
         for key in both:
             self.problems.add(f"{key} is in env and in secret_env; keep one", **self.at(name, "env", key))

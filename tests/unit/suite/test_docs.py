@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_sglang_perf.baselines import BaselineFile
+from pytest_sglang_perf.server.phases import LIMITS_S
 from pytest_sglang_perf.suite import parse_suite
 from pytest_sglang_perf.suite._yaml import read_yaml
 from pytest_sglang_perf.suite.models import ServerModel, SuiteModel, WorkloadModel
@@ -51,3 +52,8 @@ def test_the_workflow_is_pinned_and_names_our_options() -> None:
     assert read_yaml(text.replace("\non:", '\n"on":'), "perf-gate.yml").data["jobs"]["measure"]["steps"]
     for option in re.findall(r"--sglang-[a-z-]+", text):
         assert option in {"--sglang-changed-since", "--sglang-report"}
+
+
+def test_the_boot_phases_in_the_reference_are_all() -> None:
+    page = (DOCS / "reference/suite-file.md").read_text()
+    assert f"boot phase ({', '.join(f'`{phase}`' for phase in LIMITS_S)})" in page

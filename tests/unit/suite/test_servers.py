@@ -168,6 +168,8 @@ def test_unknown_flags_pass_with_a_note(read) -> None:
             "a: {model: m, args: {api-key: null}, secret_args: {api_key: K}}",
             "are the same argument (--api-key)",
         ),
+        ("a: {model: m, boot_limits_s: {weihgts: 9}}", "there is no boot phase 'weihgts'; did you mean 'weights'?"),
+        ("a: {model: m, boot_limits_s: {zzz: 9}}", "there is no boot phase 'zzz'; phases are spawn, imports,"),
         ("a b: {model: m}", "a name may have letters, digits"),
     ],
 )
