@@ -16,6 +16,7 @@ __all__ = ["main"]
 # Name -> (module with ``main(argv) -> exit status``, what it is for). Imported only when asked for.
 COMMANDS = {
     "classify": ("pytest_sglang_perf.cli_classify", "say from its log how a server is, or why it ended"),
+    "load": ("pytest_sglang_perf.cli_load", "measure a server at one level, or this machine's own floor"),
 }
 
 
@@ -37,3 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(usage, file=sys.stderr)
     return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

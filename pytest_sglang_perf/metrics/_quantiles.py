@@ -39,5 +39,5 @@ def percentile(values: Sequence[float], percent: int, *, samples: int | None = N
     count = len(values) if samples is None else min(samples, len(values))
     needed = SAMPLES_NEEDED[percent]
     if count < needed:
-        return Absent(f"p{percent} needs {needed} requests in the steady windows of a boot, there were {count}")
+        return Absent(f"p{percent} needs {needed} steady requests, there were {count}")
     return interpolated(sorted(values), percent / 100)

@@ -6,22 +6,26 @@ the last one, else never). Tokens are counted by the server, never by events: an
 one, or none (a role, an empty text while a character is incomplete, the closing usage).
 
 Keys are searched in the raw bytes rather than by decoding every event. That is exact: inside a JSON string every
-quote is escaped, so ``"completion_tokens":`` cannot occur in a model's text.
+quote is escaped, so ``"completion_tokens":`` cannot occur in a model's text. It is also several times as fast as
+decoding, and a plain search is several times as fast as a regular expression.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from array import array
 from typing import Any, Dict, List, Optional
 
 from ._sse import EventSplitter
 
-_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_TOKENS = b'"completion_tokens"'
+_FINISH = b'"finish_reason"'
+_NUMBER = re.compile(rb"\s*:\s*(\d+)")
+_NOT_NULL = re.compile(rb"\s*:\s*[^n\s]")
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)"\s*:\s*"(?!")')
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*[^n\s]')
 _ERROR = b'"error"'
-_USAGE = b'"prompt_tokens"'
+_STAMP = re.compile(rb'"sent_ns"\s*:\s*(\d+)')
 
 
 class Decoder:
@@ -34,14 +38,15 @@ class Decoder:
         idle_events: events that brought no token.
         tokens: output tokens by the server's last count, None if it never gave one.
         error: what an error event in the stream said.
+        lags: for a stamped server, arrival_ns and how much later than ``sent_ns`` it is, of every event, flat.
     """
 
     __slots__ = (
         "_closing", "_counted", "_finish", "_keep", "_splitter", "bodies", "chunks", "done", "error",
-        "idle_events", "tokens",
+        "idle_events", "lags", "tokens",
     )  # fmt: skip
 
-    def __init__(self, *, keep_bodies: bool = False) -> None:
+    def __init__(self, *, keep_bodies: bool = False, stamped: bool = False) -> None:
         self._splitter = EventSplitter()
         self._keep = keep_bodies
         self._counted = True
@@ -53,6 +58,7 @@ class Decoder:
         self.error: Optional[str] = None
         self.idle_events = 0
         self.tokens: Optional[int] = None
+        self.lags: Optional[array[int]] = array("q") if stamped else None
 
     def feed(self, arrival_ns: int, body: bytes) -> None:
         """Take body bytes that arrived at ``arrival_ns``; an event arrives with its last byte."""
@@ -65,7 +71,13 @@ class Decoder:
             self._event(arrival_ns, event)
 
     def _event(self, arrival_ns: int, event: bytes) -> None:
-        found = _TOKENS.search(event)
+        if self.lags is not None:
+            stamp = _STAMP.search(event)
+            if stamp is not None:
+                self.lags.append(arrival_ns)
+                self.lags.append(arrival_ns - int(stamp.group(1)))
+        at = event.rfind(_TOKENS)
+        found = None if at < 0 else _NUMBER.match(event, at + len(_TOKENS))
         if (found is None or _ERROR in event) and self._special(event):
             return
         if found is not None:
@@ -85,7 +97,8 @@ class Decoder:
             self._chunk(arrival_ns, None, event)
         else:
             self.idle_events += 1
-        if _FINISH.search(event):
+        at = event.rfind(_FINISH)
+        if at >= 0 and not event.startswith(b":null", at + len(_FINISH)) and _NOT_NULL.match(event, at + len(_FINISH)):
             self._finish = event
 
     def _chunk(self, arrival_ns: int, count: Optional[int], event: bytes) -> None:

@@ -68,6 +68,8 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.tokens = 0
         self.server_gap_s = array("d")
+        self.lags = array("q")
+        self.chunks = 0
         self.sampled = 0
         self.constant: Counter[Any] = Counter()
 
@@ -82,6 +84,9 @@ class Tally:
         self.prompt.append(_whole(summary["prompt_tokens"]))
         self.cached.append(_whole(summary["cached_tokens"]))
         self.counts[status] += 1
+        self.chunks += len(exchange.decoder.chunks) // 2
+        if exchange.decoder.lags:
+            self.lags.extend(exchange.decoder.lags)
         if status in ("failed", "errored"):
             message = exchange.decoder.error or exchange.error or str(summary["finish"] or "no finish reason")
             if message in self.errors or len(self.errors) < 50:
@@ -97,11 +102,23 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add another worker's requests."""
-        for name in ("sent", "scheduled", "first", "end", "status", "prompt", "cached", "index", "server_gap_s"):
+        for name in (
+            "sent",
+            "scheduled",
+            "first",
+            "end",
+            "status",
+            "prompt",
+            "cached",
+            "index",
+            "server_gap_s",
+            "lags",
+        ):
             getattr(self, name).extend(getattr(other, name))
         for name in ("errors", "counts", "constant"):
             getattr(self, name).update(getattr(other, name))
         self.tokens += other.tokens
+        self.chunks += other.chunks
         self.sampled += other.sampled
 
     def _sample(self, summary: Dict[str, Any]) -> None:

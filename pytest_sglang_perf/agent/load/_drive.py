@@ -8,10 +8,11 @@ import resource
 import sys
 from contextlib import contextmanager
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Iterator, Optional, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._closed import ClosedLoop
 from ._open import OpenLoop
+from ._peek import Peek
 from ._spec import SpecError
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ async def drive(
     engine.probe.start()
     engine.spawn(engine.watch())
     engine.spawn(_report(engine, on_progress))
+    if engine.spec.peek_path is not None and engine.worker == 0:
+        engine.peek = Peek(engine, engine.spec.peek_path)
+        engine.spawn(engine.peek.run())
     if not engine.over:
         engine.spawn(pattern.start())
     reason = await engine.stopped
@@ -126,7 +130,9 @@ class Yield:
         self.tally: Tally = engine.digester.tally
         start_ns = finder_start_ns or 0
         probe = engine.probe.summary(start_ns, finder_end_ns or monotonic_ns()) if finder_start_ns is not None else {}
+        self.cpu_share = probe.get("cpu_share") or 0.0
         self.worst: Dict[str, Any] = dict(probe, max_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+        self.server_seen: List[Tuple[int, float]] = engine.peek.seen if engine.peek is not None else []
         self.total: Dict[str, int] = {
             "requests": engine.sent,
             "peak_concurrency": engine.peak_in_flight,
@@ -139,6 +145,8 @@ class Yield:
     def merge(self, other: Yield) -> None:
         """Add another worker's: tallies and totals add up, of lateness and processor share the worst counts."""
         self.tally.merge(other.tally)
+        self.cpu_share += other.cpu_share
+        self.server_seen = self.server_seen or other.server_seen
         for key, value in other.total.items():
             self.total[key] += value
         for key, value in other.worst.items():

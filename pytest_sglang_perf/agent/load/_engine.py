@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from ._peek import Peek
     from ._requests import Exchange, RequestFactory
     from ._spec import Spec
 
@@ -85,6 +86,7 @@ class Engine:
         self.connect_errors: Dict[str, int] = {}
         self.stopped: asyncio.Future[str] = loop.create_future()
         self.pattern: Optional[Pattern] = None
+        self.peek: Optional[Peek] = None
         self._next_index = self.worker
         self._ready: Deque[Exchange] = deque()
         self._failures_in_a_row = 0
@@ -92,7 +94,7 @@ class Engine:
         parts = urlsplit(spec.url)
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     @property
     def over(self) -> bool:
@@ -112,7 +114,7 @@ class Engine:
         Raises:
             OSError: refused, timed out, or out of file descriptors.
         """
-        connecting = self.loop.create_connection(lambda: Connection(self), self._host, self._port, ssl=self._ssl)
+        connecting = self.loop.create_connection(lambda: Connection(self), self._host, self._port, ssl=self.tls)
         try:
             _, connection = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
         except asyncio.TimeoutError:
@@ -180,12 +182,13 @@ class Engine:
     def ended(self, connection: Connection, exchange: Exchange, now_ns: int) -> None:
         """Connection: this exchange is over."""
         self.in_flight -= 1
+        # Closed by the server just as we wrote on an idle connection: nobody's fault, and nothing was generated.
+        unheard = exchange.error is not None and connection.reused and connection.last_ns == exchange.sent_ns
         if self.over:
+            exchange.aborted = exchange.aborted or (unheard and self.stopped.result() == "done")
             self._over(exchange, now_ns)
             return
-        unheard = connection.last_ns == exchange.sent_ns
-        if exchange.error is not None and connection.reused and unheard:
-            # The server closed an idle connection just as we wrote: nobody's fault, and nothing was generated.
+        if unheard:
             self.resent += 1
             self.spawn(self._resend(connection, exchange))
             return

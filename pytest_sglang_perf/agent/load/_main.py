@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
+from ._selftest import LEVELS, floor_for, selftest
 from ._spec import SpecError, parse
 from ._trial import run
 
@@ -76,10 +77,28 @@ def main(stdin: Any = None, stdout: Any = None) -> int:
 
     orders = Orders(stdin)
     try:
-        spec = parse(json.loads(orders.first() or b"null") or {})
+        order = json.loads(orders.first() or b"null") or {}
+        if isinstance(order, dict) and "selftest" in order:
+            say({"selftest": _selftest(order["selftest"] or {}, orders, say)})
+            return 0
+        spec = parse(order)
         result = run(spec, on_progress=lambda progress: say({"progress": progress}), attach=orders.follow)
-    except (SpecError, ValueError) as error:
+    except ValueError as error:
         say({"error": {"kind": "bad_spec", "message": str(error)}})
         return 2
+    result["audit"]["floor"] = floor_for(spec.arrival.max_concurrency or spec.arrival.concurrency)
     say({"result": result})
     return 0
+
+
+def _selftest(order: Dict[str, Any], orders: Orders, say: Callable[[Dict[str, Any]], None]) -> Dict[str, Any]:
+    """``{"selftest": {"levels": […], "event_loop": …}}``; tells each level as it ends."""
+    levels = order.get("levels") or LEVELS
+    if not all(isinstance(level, int) and level > 0 for level in levels):
+        raise SpecError(f"selftest.levels: expected numbers of streams, got {levels!r}")
+    return selftest(
+        levels,
+        event_loop=order.get("event_loop") or "auto",
+        attach=orders.follow,
+        on_level=lambda level: say({"level": level}),
+    )

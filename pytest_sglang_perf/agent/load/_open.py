@@ -78,9 +78,8 @@ class OpenLoop:
                 return
             offset_s, exchange = self._ready.popleft()
             due_ns = began_ns + int(offset_s * 1e9)
-            wait_s = (due_ns - monotonic_ns()) / 1e9
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
+            while (early_ns := due_ns - monotonic_ns()) > 0:  # uvloop's timers may ring up to 1 ms early
+                await asyncio.sleep(early_ns / 1e9)
             if not full and offset_s >= engine.spec.ramp_s:
                 full = True
                 engine.conductor.full(monotonic_ns())

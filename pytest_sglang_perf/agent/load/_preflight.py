@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ._decode import Decoder
 from ._http import ask
+from ._peek import find_path
 from ._requests import PATHS, RequestFactory
 from ._spec import Dialect
 
@@ -42,6 +43,9 @@ def preflight(spec: Spec, salt: str) -> Tuple[Spec, Dict[str, Any]]:
         if spec.model is None:
             spec = dataclasses.replace(spec, model=_first_model(spec))
         spec, notes["dialect"] = _learn(spec, salt)
+    if spec.probe_server:
+        spec = dataclasses.replace(spec, peek_path=find_path(spec))
+        notes["server_running_from"] = spec.peek_path
     if spec.flush_cache:
         notes["flush_cache"] = flush_cache(spec)
     return spec, notes

@@ -7,6 +7,7 @@ a prefix cache cannot use what repeats behind a different beginning.
 
 from __future__ import annotations
 
+import math
 import random
 from typing import List
 
@@ -23,12 +24,13 @@ class PromptSource:
         shared: how many tokens at the beginning are the same for all prompts, on purpose.
     """
 
-    __slots__ = ("_high", "_low", "_offset", "_pool", "_shared", "_size", "_step")
+    __slots__ = ("_high", "_low", "_offset", "_pool", "_shared", "_size", "_step", "_width")
 
     def __init__(self, low: int, high: int, *, seed: int, salt: str, shared: int = 0) -> None:
         rng = random.Random(f"{seed}/{salt}")
         self._low = low
         self._size = high - low + 1
+        self._width = math.ceil(32 / math.log2(self._size))  # digits of the largest number of requests, 2**32
         self._offset = rng.randrange(self._size)
         self._step = _coprime(rng, self._size)
         self._pool: List[str] = [str(token) for token in rng.choices(range(low, high + 1), k=_POOL)]
@@ -40,11 +42,9 @@ class PromptSource:
         """Comma-separated ids of prompt ``index``: the shared beginning, then ``length`` tokens of its own."""
         size, number = self._size, index
         head: List[str] = []
-        while len(head) < length:
+        while len(head) < min(length, self._width):
             number, digit = divmod(number, size)
             head.append(str(self._low + (digit * self._step + self._offset) % size))
-            if not number:
-                break
         left = length - len(head)
         start = (index * 7919) % _POOL
         body = self._pool[start : start + left]

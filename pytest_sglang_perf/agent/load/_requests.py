@@ -30,7 +30,9 @@ class Exchange:
         "pending_bytes", "queued", "response", "scheduled_ns", "sent_ns",
     )  # fmt: skip
 
-    def __init__(self, index: int, payload: bytes, input_len: int, output_len: int, *, keep_bodies: bool) -> None:
+    def __init__(
+        self, index: int, payload: bytes, input_len: int, output_len: int, *, keep_bodies: bool, stamped: bool
+    ) -> None:
         self.index = index
         self.payload = payload
         self.input_len = input_len
@@ -39,7 +41,7 @@ class Exchange:
         self.sent_ns: Optional[int] = None
         self.end_ns: Optional[int] = None
         self.response = Response()
-        self.decoder = Decoder(keep_bodies=keep_bodies)
+        self.decoder = Decoder(keep_bodies=keep_bodies, stamped=stamped)
         self.pending: List[Any] = []
         self.pending_bytes = 0
         self.queued = False
@@ -64,7 +66,14 @@ class RequestFactory:
             lengths = spec.input.draw(self._rng), spec.output.draw(self._rng)
         body = self.body(index, spec.dialect.words(lengths[0]), lengths[1])
         payload = self._head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-        return Exchange(index, payload, lengths[0] + spec.shared_prefix, lengths[1], keep_bodies=spec.keep_bodies)
+        return Exchange(
+            index,
+            payload,
+            lengths[0] + spec.shared_prefix,
+            lengths[1],
+            keep_bodies=spec.keep_bodies,
+            stamped=spec.stamped,
+        )
 
     def body(self, index: int, words: int, output_len: int) -> bytes:
         """The JSON body: ``words`` token ids, or words of text where the server takes no ids."""

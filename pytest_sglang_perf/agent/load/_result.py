@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from ._digest import STATUSES, Tally
 from ._probe import quantile
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ._spec import Limits, Spec
 
 _MIN_SAMPLED = 4
+_MIN_SEEN = 5
 
 
 class Judge:
@@ -35,6 +36,7 @@ def build(
     ended_by: str,
     audit: Dict[str, Any],
     requests: int,
+    server_seen: Sequence[Tuple[int, float]] = (),
 ) -> Dict[str, Any]:
     """Put the result together.
 
@@ -46,6 +48,7 @@ def build(
         ended_by: why the trial ended.
         audit: figures of the engine about itself (lag, processor share and so on); extended here.
         requests: how many were sent.
+        server_seen: moments and how many requests the server then said it had.
     """
     judge = Judge()
     whole = start_ns is not None and end_ns is not None
@@ -56,6 +59,10 @@ def build(
     inside = Inside(tally, start_ns, end_ns)
     total = sum(inside.counts[status] for status in STATUSES if status != "aborted")
     audit = dict(audit, **inside.audit(spec))
+    if whole:
+        seen = [count for at, count in server_seen if (start_ns or 0) < at <= (end_ns or 0)]
+        audit["server_running_mean"] = sum(seen) / len(seen) if seen else None
+        audit["server_running_samples"] = len(seen)
     if whole:
         _judge_requests(judge, spec.limits, inside, total, tally)
         _judge_client(judge, spec, audit, inside)
@@ -137,15 +144,28 @@ class Inside:
             busy += max(0, min(tally.end[i], end) - max(tally.sent[i], start)) if tally.sent[i] else 0
         return busy / (end - start)
 
+    def _stamp_lag(self) -> Dict[str, Any]:
+        """How late events were stamped, by a stamped server's own clock: the truth that the loop's lag estimates."""
+        late = _inside_ms(self._tally.lags, self.start_ns or 0, self.end_ns or 0)
+        return {
+            "stamp_lag_p50_ms": quantile(late, 0.5),
+            "stamp_lag_p99_ms": quantile(late, 0.99),
+            "stamp_lag_max_ms": late[-1] if late else None,
+            "stamp_events": len(late),
+        }
+
     def audit(self, spec: Spec) -> Dict[str, Any]:
         """Delivered against asked load, and the client's clock against the server's."""
         window_s = ((self.end_ns or 0) - (self.start_ns or 0)) / 1e9
         audit: Dict[str, Any] = {
             "delivered_concurrency": self.delivered(),
+            "ttft_p50_ms": self.ttft_ms(0.5),
             "schedule_lag_p50_ms": self.schedule_lag_ms(0.5),
             "schedule_lag_p99_ms": self.schedule_lag_ms(0.99),
             "client_minus_server_e2e_p50_ms": _ms(quantile(self._tally.server_gap_s, 0.5)),
         }
+        if spec.stamped:
+            audit.update(self._stamp_lag())
         if spec.arrival.closed:
             audit["asked_concurrency"] = spec.arrival.concurrency
         elif spec.arrival.rate:
@@ -153,6 +173,10 @@ class Inside:
             audit["asked_rate"] = spec.arrival.rate
             audit["sent_rate"] = len(sent) / window_s if window_s > 0 else None
         return audit
+
+
+def _inside_ms(flat: Sequence[int], low: int, high: int) -> List[float]:
+    return sorted(flat[i + 1] / 1e6 for i in range(0, len(flat), 2) if low < flat[i] <= high)
 
 
 def _ms(seconds: Optional[float]) -> Optional[float]:
@@ -224,6 +248,16 @@ def _judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Insid
             f"only {delivered:.1f} of {asked} requests were in flight on average: the level was not held",
             least=True,
         )
+        if (audit.get("server_running_samples") or 0) >= _MIN_SEEN:
+            seen = audit["server_running_mean"]
+            judge.check(
+                "server_running",
+                seen,
+                limits.server_share * asked,
+                f"the server says it had {seen:.1f} requests on average (running and waiting), while {asked} were to "
+                "be in flight: something between us and the server holds them back",
+                least=True,
+            )
     elif spec.arrival.max_concurrency is None:
         late = audit.get("schedule_lag_p99_ms") or 0.0
         bound = max(limits.schedule_lag_p99_ms, limits.lag_share * ttft)

@@ -58,6 +58,7 @@ class Limits:
     cpu_share: float = 0.9
     schedule_lag_p99_ms: float = 25.0
     delivered_share: float = 0.95
+    server_share: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +122,9 @@ class Spec:
     time_scale: float = 1.0
     event_loop: str = "auto"
     probe_server: bool = True
+    stamped: bool = False
     dialect: Dialect = dataclasses.field(default_factory=Dialect)
+    peek_path: Optional[str] = None
 
     @property
     def warmup_requests(self) -> int:
@@ -218,7 +221,7 @@ def parse(data: Mapping[str, Any]) -> Spec:
     Raises:
         SpecError: an unknown key, a missing one, or a value out of range.
     """
-    known = {field.name for field in dataclasses.fields(Spec)} - {"dialect"}
+    known = {field.name for field in dataclasses.fields(Spec)} - {"dialect", "peek_path"}
     unknown = sorted(set(data) - known)
     if unknown:
         raise SpecError("unknown key {}".format(", ".join(unknown)))
@@ -271,4 +274,5 @@ def parse(data: Mapping[str, Any]) -> Spec:
         time_scale=float(_number(data, "time_scale", 1.0)),
         event_loop=chosen["event_loop"],
         probe_server=bool(data.get("probe_server", True)),
+        stamped=bool(data.get("stamped", False)),
     )

@@ -42,9 +42,10 @@ def run(spec: Spec, *, on_progress: Callable[[Progress], None], attach: Attach) 
         reason, harvest = _alone(spec, salt, finder, on_progress, attach)
     else:
         reason, harvest = _together(spec, salt, workers, finder, on_progress, attach)
-    audit = dict(
-        notes, loop=event_loop_name(spec.event_loop), workers=workers, salt=salt, **harvest.worst, **harvest.total
-    )
+    audit = dict(notes, loop=event_loop_name(spec.event_loop), workers=workers, salt=salt)
+    audit.update(harvest.worst)
+    audit.update(harvest.total)
+    audit["cpu_share_total"] = harvest.cpu_share
     return build(
         spec,
         harvest.tally,
@@ -52,6 +53,7 @@ def run(spec: Spec, *, on_progress: Callable[[Progress], None], attach: Attach) 
         end_ns=finder.end_ns,
         ended_by=reason,
         audit=audit,
+        server_seen=harvest.server_seen,
         requests=audit.pop("requests"),
     )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import os
 import select
 import signal
 import socket
@@ -99,11 +100,16 @@ class StampedServer:
         """End :meth:`serve` at its next turn."""
         self._stop = True
 
-    def serve(self) -> None:
-        """Serve until told to stop."""
+    def close(self) -> None:
+        """Let go of the sockets without serving (the parent of a forked server)."""
+        self._listener.close()
+        self._poll.close()
+
+    def serve(self, parent: int = 0) -> None:
+        """Serve until told to stop, or until ``parent`` (a process id) is not our parent any more."""
         due = self._due
         listener = self._listener.fileno()
-        while not self._stop:
+        while not self._stop and (not parent or os.getppid() == parent):
             timeout = 0.1
             if due:
                 ahead = due[0][0] - monotonic_ns()
@@ -121,8 +127,7 @@ class StampedServer:
                     self._emit(client, at)
         for client in list(self._clients.values()):
             client.sock.close()
-        self._listener.close()
-        self._poll.close()
+        self.close()
 
     def _accept(self) -> None:
         for _ in range(256):
@@ -253,6 +258,7 @@ class StampedServer:
         if path == "/metrics":
             kind = "text/plain"
             body = b'sglang:num_running_reqs{tp_rank="0"} %d.0\n' % self.running
+            body += b'sglang:num_queue_reqs{tp_rank="0"} %d.0\n' % len(self._queue)
         elif path == "/server_info":
             body = json.dumps({"model_path": "stamped", "version": "stamped", "served": self.served}).encode()
         elif path == "/v1/models":
