@@ -78,8 +78,7 @@ class OpenLoop:
                 return
             offset_s, exchange = self._ready.popleft()
             due_ns = began_ns + int(offset_s * 1e9)
-            while (early_ns := due_ns - monotonic_ns()) > 0:  # uvloop's timers may ring up to 1 ms early
-                await asyncio.sleep(early_ns / 1e9)
+            await _sleep_until(due_ns)
             if not full and offset_s >= engine.spec.ramp_s:
                 full = True
                 engine.conductor.full(monotonic_ns())
@@ -141,3 +140,11 @@ class OpenLoop:
         """The server closed an idle connection (sglang does so after 5 s)."""
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+async def _sleep_until(due_ns: int) -> None:
+    """Never early: uvloop's timers may ring up to a millisecond before their time."""
+    early_ns = due_ns - monotonic_ns()
+    while early_ns > 0:
+        await asyncio.sleep(early_ns / 1e9)
+        early_ns = due_ns - monotonic_ns()
