@@ -25,7 +25,7 @@ from .stamped import Shape, StampedServer
 LEVELS = (64, 256, 1024, 2048)
 RATE = 20.0
 TTFT_MS = 75.0
-_TOKENS = 60
+_TOKENS = 40
 
 
 def floor_path() -> Path:

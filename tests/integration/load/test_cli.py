@@ -49,7 +49,9 @@ def test_a_valid_trial(stamped, cli, tmp_path):
 
 def test_an_invalid_trial_shows_its_figures_and_why(stamped, cli):
     url = stamped("--rate", 400, "--ttft-ms", 20)
-    done = cli("--url", url, "--rate", 2000, "--concurrency", 2, "--requests", 40, "--output-len", 4, "--deadline", 0.5)
+    done = cli(
+        "--url", url, "--rate", 2000, "--concurrency", 2, "--requests", 10000, "--output-len", 4, "--deadline", 0.5
+    )
     assert done.returncode == 1
     assert "deadline" in done.stderr
     done = cli("--url", url, "--concurrency", 4, "--requests", 200, "--output-len", 2, "--json")
