@@ -10,6 +10,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import paramiko
@@ -65,8 +66,12 @@ class Forward:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:
+                if self._closed:
+                    return
+                _log.warning("the forward to port %d cannot accept: %s", self._port, error)
+                time.sleep(_SLICE_S)  # out of descriptors, most likely; some may come free
+                continue
             link = _Link(client, self._connection, self._port, self._forget)
             with self._lock:
                 if self._closed:
@@ -168,6 +173,7 @@ class _Link:
                 self.abort()
         except (OSError, EOFError, paramiko.SSHException):
             self.abort()
+            _close(channel)  # wakes the other direction, which may wait for the node
 
 
 def _close(channel: paramiko.Channel) -> None:

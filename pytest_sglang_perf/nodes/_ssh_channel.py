@@ -52,7 +52,7 @@ class SshChannel:
     """A :class:`~pytest_sglang_perf.nodes.transport.Channel` over SSH.
 
     Args:
-        channel: an open session on which the command was accepted.
+        channel: a session on which the command was accepted, its exit status set to UNKNOWN_STATUS before.
         connection: the connection it belongs to.
         name: how messages name the node.
     """
@@ -62,7 +62,6 @@ class SshChannel:
         self._connection = connection
         self._name = name
         channel.settimeout(_SLICE_S)
-        channel.exit_status = UNKNOWN_STATUS if not channel.status_event.is_set() else channel.exit_status
         self._changed = threading.Condition()
         self._stdout: deque[bytes] = deque()
         self._held = 0
@@ -81,6 +80,10 @@ class SshChannel:
     def closed(self) -> bool:
         """Whether this side has closed it."""
         return self._closed
+
+    def leave(self) -> None:
+        """Take what happens from now on for our own doing. Without any I/O."""
+        self._closed = True
 
     def send(self, data: bytes, *, timeout: float) -> None:
         deadline = Deadline(timeout)
@@ -133,7 +136,7 @@ class SshChannel:
         return None if status == UNKNOWN_STATUS else status
 
     def close(self) -> None:
-        self._closed = True
+        self.leave()
         close_channels([self._channel], timeout=_CLOSE_S / 2)
         self._pump.join(_CLOSE_S / 2)
 
@@ -144,6 +147,9 @@ class SshChannel:
     def _lost(self) -> ConnectionLost:
         if self._closed:
             return ConnectionLost(f"{self._name}: the channel was closed on this side")
+        if self._cut_off and self._channel.closed:
+            # paramiko ends the channels of a dying connection a moment before the connection itself.
+            self._connection.transport.join(_CLOSE_S)
         if self._connection.alive:
             return ConnectionLost(f"{self._name}: the process or its input has ended")
         return ConnectionLost(f"{self._name}: connection lost: {self._connection.loss()}")

@@ -237,6 +237,8 @@ def _build(host: str, values: dict[str, list[str]], limits: tuple[str, ...], *, 
 
     hostname = first("hostname", host)
     user = first("user") or _user()
+    if not first("port", "22").isdecimal():
+        raise NodeUnreachable(f"port {first('port')!r} in the ssh configuration of {host} is not a number")
     port = int(first("port", "22"))
     tokens = {
         "%": "%",

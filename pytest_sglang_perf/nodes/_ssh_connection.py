@@ -178,8 +178,25 @@ def close_channels(channels: Sequence[paramiko.Channel], *, timeout: float = 0.5
                 channel.close()
 
     thread = threading.Thread(target=close, name="ssh: close", daemon=True)
-    thread.start()
-    thread.join(timeout)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends and starts no more threads
+        close()
+    else:
+        thread.join(timeout)
+
+
+class _Hop:
+    """A channel of a jump host as the stream of the next connection."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+        self.recv = channel.recv
+        self.send = channel.send
+        self.settimeout = channel.settimeout
+
+    def close(self) -> None:
+        close_channels([self._channel])
 
 
 def _end(transport: _Transport) -> None:
@@ -240,7 +257,7 @@ def _connect(host: str, settings: Settings, deadline: Deadline, *, seen: tuple[s
 def _stream(config: HostConfig, settings: Settings, via: Connection | None, deadline: Deadline) -> Stream:
     if via is not None:
         try:
-            return via.transport.open_channel(
+            channel = via.transport.open_channel(
                 "direct-tcpip", (config.hostname, config.port), ("127.0.0.1", 0), timeout=deadline.left()
             )
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -249,6 +266,7 @@ def _stream(config: HostConfig, settings: Settings, via: Connection | None, dead
                 f"{_first_line(error)}. Can you reach it from there, and does sshd there allow "
                 "AllowTcpForwarding?"
             ) from error
+        return _Hop(channel)
     if config.proxy_command:
         return ProxySocket(config.proxy_command)
     return dial(

@@ -15,7 +15,7 @@ from ._deadline import Deadline
 from ._forward import Forward
 from ._ssh_channel import SshChannel
 from ._ssh_config import parse_hops
-from ._ssh_connection import Settings, close_channels, connect
+from ._ssh_connection import UNKNOWN_STATUS, Settings, close_channels, connect
 
 if TYPE_CHECKING:
     import os
@@ -60,6 +60,8 @@ class SshTransport:
         connect_timeout_s: float = 15.0,
         keepalive_s: float = 5.0,
     ) -> None:
+        if connect_timeout_s <= 0 or keepalive_s <= 0:
+            raise ValueError("connect_timeout_s and keepalive_s are positive")
         self._host = host
         self._settings = Settings(
             user=user,
@@ -131,15 +133,18 @@ class SshTransport:
         return self._connection
 
     def _drop(self) -> None:
+        for channel in self._channels:
+            channel.leave()
+        # The connection ends first: then nothing of what hangs on it can be stuck any more.
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         for forward in self._forwards:
             forward.close()
         for channel in self._channels:
             channel.close()
         self._forwards.clear()
         self._channels.clear()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def _session(self, connection: Connection, command: str, deadline: Deadline) -> paramiko.Channel:
         name = self.describe()
@@ -151,6 +156,7 @@ class SshTransport:
                 f"{name} opens no session: {connection.loss() if not connection.alive else reason}. "
                 "Does its sshd allow sessions for this user and key (MaxSessions, restrict)?"
             ) from error
+        session.exit_status = UNKNOWN_STATUS
         # paramiko waits for ever for the answer to an exec; closing the channel is what ends that wait.
         alarm = threading.Timer(deadline.left(), close_channels, ([session],))
         alarm.daemon = True

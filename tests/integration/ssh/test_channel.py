@@ -201,3 +201,10 @@ print(channel.receive(timeout=5).decode())
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+
+
+def test_the_status_of_a_process_that_ends_at_once_is_never_missed(transport):
+    for _ in range(30):
+        channel = transport.open("exit 3")
+        assert channel.exit_status(timeout=10) == 3
+        channel.close()

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import requests
 
+from tests._sshd import wait_until
+
 pytestmark = pytest.mark.sshd
 
 
@@ -146,6 +148,29 @@ def test_half_an_answer_is_never_taken_for_a_whole_one(make_sshd):
                 sock.recv(100)
         cut.set()
     transport.close()
+
+
+def test_a_client_that_leaves_ends_both_copies_though_the_server_does_not_read(transport):
+    left = threading.Event()
+
+    def talk(sock):
+        # Never reads, and writes only once the client has gone.
+        left.wait(10)
+        sock.settimeout(0.5)
+        with contextlib.suppress(OSError):
+            sock.sendall(b"x" * (64 << 20))
+
+    def copies():
+        return [t for t in threading.enumerate() if t.name.startswith(f"forward to {target}:")]
+
+    with listener(talk) as target, transport.forward(target) as port:
+        sock = socket.create_connection(("127.0.0.1", port), timeout=0.5)
+        with contextlib.suppress(TimeoutError):
+            sock.sendall(b"x" * (64 << 20))
+        assert len(copies()) == 2
+        sock.close()
+        left.set()
+        wait_until(lambda: not copies(), what="the end of both copies")
 
 
 def test_closing_ends_connections_in_the_middle(transport):

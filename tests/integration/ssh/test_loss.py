@@ -91,7 +91,7 @@ def test_close_does_not_wait_for_a_frozen_node(make_sshd):
 
 def test_a_quiet_but_healthy_connection_lives(sshd):
     transport = sshd.transport(keepalive_s=0.1)
-    channel = transport.open("sleep 2; echo still here")
+    channel = transport.open("sleep 1; echo still here")
     assert channel.receive(timeout=10) == b"still here\n"
     transport.close()
 
@@ -99,7 +99,7 @@ def test_a_quiet_but_healthy_connection_lives(sshd):
 def test_a_node_that_asks_for_signs_of_life_gets_them(make_sshd):
     server = make_sshd(extra="ClientAliveInterval 1\nClientAliveCountMax 1")
     transport = server.transport(keepalive_s=60)
-    channel = transport.open("sleep 4; echo still here")
+    channel = transport.open("sleep 3; echo still here")
     assert channel.receive(timeout=15) == b"still here\n"
     transport.close()
 
