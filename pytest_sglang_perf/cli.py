@@ -17,6 +17,7 @@ __all__ = ["main"]
 COMMANDS = {
     "classify": ("pytest_sglang_perf.cli_classify", "say from its log how a server is, or why it ended"),
     "load": ("pytest_sglang_perf.cli_load", "measure a server at one level, or this machine's own floor"),
+    "schema": ("pytest_sglang_perf.cli_schema", "print the JSON Schema of suite files, for editors"),
 }
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_sglang_perf.agent.load import _spec as load_spec
+from pytest_sglang_perf.cli import main
 from pytest_sglang_perf.errors import NotDeclared, SuiteError
 from pytest_sglang_perf.suite import LocalNode, SimNode, SshNode, UrlNode, load_suite, parse_suite
 from pytest_sglang_perf.suite.models import Limits
@@ -399,3 +400,8 @@ def test_any_data_is_a_suite_or_refused_in_one_way(data: object) -> None:
         for workload in suite.workloads.values():
             for level in workload.levels:
                 load_spec.parse(workload.spec(level) | {"url": "http://h:1"})
+
+
+def test_the_schema_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json_schema()
