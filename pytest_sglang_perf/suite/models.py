@@ -201,6 +201,7 @@ class Limits(_Model):
     schedule_lag_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
         None, description="How late requests of an open loop may be sent."
     )
+    server_share: Share | None = Field(None, description="Least share of it that the server itself counts.")
     delivered_share: Share | None = Field(None, description="Least share of the concurrency that was delivered.")
 
 
