@@ -237,6 +237,9 @@ class Api:
                     self.scheduler.abort(sequence)
 
         connection.on_close = leave
+        if connection.done_at is not None:
+            sequences[0].turnaround_s = self._clock.turnaround(connection.done_at, self._clock.now())
+            connection.done_at = None
         for sequence in sequences:
             number = next(self._numbers)
             self._by_rid[sequence.rid] = (sequence, connection)
@@ -256,7 +259,9 @@ class Api:
             counters["cached_tokens_total"] += sequence.cached
             self.figures.observe("time_to_first_token_seconds", now - sequence.arrived)
         if finished:
-            self._by_rid.pop(sequence.rid, None)
+            _, connection = self._by_rid.pop(sequence.rid, (None, None))
+            if connection is not None:
+                connection.done_at = self.scheduler.now
             counters["num_requests_total"] += 1
             self.figures.observe("e2e_request_latency_seconds", now - sequence.arrived)
 

@@ -59,6 +59,8 @@ class Connection(asyncio.Protocol):
         self._keep = True
         self._transport: asyncio.Transport
         self._peer = ""
+        #: For the application: when its last answer here was ready.
+        self.done_at: float | None = None
         #: Called once when the client leaves before its answer is complete.
         self.on_close: Callable[[], None] | None = None
 

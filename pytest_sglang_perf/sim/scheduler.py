@@ -33,16 +33,21 @@ __all__ = ["Limits", "Meter", "Observer", "Scheduler"]
 # sglang keeps room for this share of the tokens that running requests may still generate.
 _NEW_TOKEN_RATIO = 0.7
 _RESERVE_AT_MOST = 4096
+# At most this share of an answer is given at once for a client's real turn-around (see ``SimClock.turnaround``).
+_CREDIT_SHARE = 1 / 8
 
 
 class Limits:
     """What one boot may hold at once."""
 
-    def __init__(self, *, running: int, tokens: int, chunk: int, prefill: int, decode_log: int) -> None:
+    def __init__(
+        self, *, running: int, tokens: int, chunk: int, prefill: int, prefill_requests: int, decode_log: int
+    ) -> None:
         self.running = running
         self.tokens = tokens
         self.chunk = chunk if chunk > 0 else prefill
         self.prefill = prefill
+        self.prefill_requests = prefill_requests
         self.decode_log = max(decode_log, 1)
 
 
@@ -122,6 +127,8 @@ class Scheduler:
         self._until = 0.0
         self._step_s = 0.0
         self._stop_step = 0
+        # When the last passes and rows of steps began, at which step, and how long a step was (0: a pass).
+        self._rows: deque[tuple[float, int, float]] = deque(maxlen=128)
         self._mode: str | None = None
         self._log_step = self._log_tokens = 0
         self._log_time = self._prefill_time = 0.0
@@ -132,6 +139,11 @@ class Scheduler:
     def used_tokens(self) -> int:
         """Tokens in the KV cache, those that only the prefix cache holds included."""
         return self._kv + (self._radix.size if self._radix else 0)
+
+    @property
+    def now(self) -> float:
+        """The simulated time at which what is being sent was ready: never later than the clock's."""
+        return self._now
 
     @property
     def idle(self) -> bool:
@@ -222,14 +234,16 @@ class Scheduler:
             self.frozen = True
             self._doom()
             return
-        # One decode step between two passes. sglang before 0.5.23 (--prefill-decode-interval) has them back
-        # to back, which makes a closed loop of 1,024 one wave whose every turn is a burst of 1,024 answers:
-        # at a time scale of 40 it would measure how fast the client reads.
+        # One decode step between two passes. sglang has them back to back (before 0.5.23's
+        # --prefill-decode-interval), which makes a closed loop of 1,024 one wave, and every turn of it a burst of
+        # 1,024 answers and requests: at a time scale of 40 that would measure how fast the client reads.
         if not (self._mode == "prefill" and self.running) and self._begin_prefill():
             self._mode = "prefill"
+            self._rows.append((self._now, self._step, 0.0))
         elif self.running:
             self._mode = "decode"
             self._begin_decode()
+            self._rows.append((self._now, self._step, self._step_s))
         elif self.waiting:
             self._mode = "wait"
             self._until = self.waiting[0].ready
@@ -254,7 +268,8 @@ class Scheduler:
         room, taken = self._limits.chunk, 0
         batch: list[tuple[Sequence, int]] = []
         cached = 0
-        while self.waiting and room > 0 and len(self.running) + len(batch) < self._limits.running:
+        most = min(self._limits.prefill_requests, self._limits.running - len(self.running))
+        while self.waiting and room > 0 and len(batch) < most:
             sequence = self.waiting[0]
             if sequence.ready > self._now or not self._fits(sequence, taken):
                 break
@@ -263,6 +278,7 @@ class Scheduler:
                 sequence.cached = self._radix.match(sequence.prompt) if self._radix else 0
                 sequence.prefilled = sequence.cached
                 cached += sequence.cached
+                sequence.credit = self._turnaround(sequence)
             todo = sequence.length - sequence.prefilled
             part = min(todo, room)
             batch.append((sequence, part))
@@ -302,7 +318,7 @@ class Scheduler:
                 self.waiting.appendleft(sequence)
                 continue
             sequence.state = State.RUNNING
-            sequence.generated += 1
+            sequence.generated += 1 + sequence.credit
             self._kv += sequence.length
             self._prompts += len(sequence.prompt)
             self._promised += sequence.will_make
@@ -312,6 +328,21 @@ class Scheduler:
                 self._radix.insert(sequence.prompt)
             self._emit(sequence)
         self._make_room()
+
+    def _turnaround(self, sequence: Sequence) -> int:
+        """Tokens that a request, admitted now, would have had its client turned around in simulated time.
+
+        Where it had to wait for others, those may be late too: then only whole steps within its own lateness.
+        """
+        waited = bool(self._rows) and sequence.ready < self._rows[-1][0]
+        at = self._now - sequence.turnaround_s if waited else sequence.ready - sequence.turnaround_s
+        step = self._step
+        for began, first_step, step_s in reversed(self._rows):
+            if began <= at:
+                step = min(first_step + (math.ceil((at - began) / step_s) if step_s else 0), step)
+                break
+            step = first_step
+        return min(self._step - step, int((sequence.will_make - 1) * _CREDIT_SHARE))
 
     # -- decode
 

@@ -48,6 +48,7 @@ class Sequence:
         "arrived",
         "base",
         "cached",
+        "credit",
         "due",
         "emitted",
         "finish",
@@ -61,6 +62,7 @@ class Sequence:
         "retractions",
         "rid",
         "state",
+        "turnaround_s",
         "will_make",
     )
 
@@ -74,6 +76,8 @@ class Sequence:
         self.reply = reply
         self.state = State.WAITING
         self.arrived = self.ready = 0.0
+        self.turnaround_s = 0.0
+        self.credit = 0
         self.cached = 0
         self.prefilled = 0
         self.generated = 0

@@ -128,6 +128,7 @@ class _Server:
             tokens=int(args["max_total_tokens"] or profile.model.max_total_tokens),
             chunk=int(args["chunked_prefill_size"]),
             prefill=int(args["max_prefill_tokens"]),
+            prefill_requests=int(args["prefill_max_requests"] or profile.prefill_max_requests),
             decode_log=int(args["decode_log_interval"]),
         )
         config = {"argv": [word for word in args.argv if word != str(args["port"])], "profile": profile.name}

@@ -134,6 +134,7 @@ class Profile:
     max_running_requests: int
     chunked_prefill_size: int
     max_prefill_tokens: int
+    prefill_max_requests: int
     entry_s: float
     prefill_tokens_per_s: float
     decode_eager_s: Curve
