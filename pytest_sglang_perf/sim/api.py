@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import math
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from . import facts
+from .inputs import BadInput, chat_text, json_body, read_prompts, read_wish
 from .prometheus import Figures
 from .replies import ChatReply, CompletionReply, NativeReply, NativeStream, Shapes
 from .sequence import Reply, Sequence, TokenPool, tokenize
@@ -23,18 +24,14 @@ if TYPE_CHECKING:
     from .http import Connection, Request
     from .log import Log
     from .profiles import Profile
-    from .scheduler import Limits, Scheduler
+    from .scheduler import Scheduler
+    from .seams import Limits
 
 __all__ = ["Api"]
 
 _SSE = "text/event-stream; charset=utf-8"
 _HEALTH_LIMIT_S = 20.0  # simulated, as sglang's own
 _OPEN = {"/health", "/health_generate", "/ready", "/ping", "/metrics"}  # no API key needed
-_NAN_AFTER = 3
-
-
-class _BadInput(ValueError):
-    """What the client sent cannot be served; the message is for the client."""
 
 
 class Api:
@@ -49,7 +46,10 @@ class Api:
         log: Log,
         faults: Faults,
         pool: TokenPool,
-        facts: dict[str, Any],
+        scheduler: Scheduler,
+        own: dict[str, Any],
+        *,
+        on_request: Callable[[int], None],
     ) -> None:
         self._args = args
         self._profile = profile
@@ -57,7 +57,7 @@ class Api:
         self._clock = clock
         self._log = log
         self._faults = faults
-        self._facts = facts
+        self._facts = own
         self._old = args.version == "0.5.10"
         self._context = int(args["context_length"] or profile.model.context_len)
         self._shapes = Shapes(
@@ -69,9 +69,9 @@ class Api:
         )
         self.figures = Figures(str(args["served_model_name"]))
         self.status = "starting"
-        self.scheduler: Scheduler
+        self.scheduler = scheduler
         self.last_output = -1.0
-        self.on_request: Callable[[int], object] = int
+        self._on_request = on_request
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._by_rid: dict[str, tuple[Sequence, Connection]] = {}
@@ -117,7 +117,7 @@ class Api:
         else:
             try:
                 route[1](request, connection)
-            except _BadInput as error:
+            except BadInput as error:
                 self._log.shout(f"[http_server] Error: {error}")
                 connection.respond(400, json.dumps({"error": {"message": str(error)}}).encode())
 
@@ -134,11 +134,11 @@ class Api:
     # -- generation
 
     def _generate(self, request: Request, connection: Connection) -> None:
-        body = _json_body(request)
-        prompts, batch = self._prompts(body)
+        body = json_body(request)
+        prompts, batch = read_prompts(body.get("text"), body.get("input_ids"), self._profile.model.vocab_size)
         params = body.get("sampling_params") or {}
         if not isinstance(params, dict):
-            raise _BadInput("sampling_params must be an object")
+            raise BadInput("sampling_params must be an object")
         rids = body.get("rid")
         names = rids if isinstance(rids, list) else [rids] * len(prompts)
         streaming = bool(body.get("stream"))
@@ -155,76 +155,33 @@ class Api:
             sequences.append(sequence)
         self._serve(sequences, connection, streaming=streaming)
 
-    def _prompts(self, body: dict[str, Any]) -> tuple[list[tuple[int, ...]], bool]:
-        ids, text = body.get("input_ids"), body.get("text")
-        vocab = self._profile.model.vocab_size
-        if (ids is None) == (text is None):
-            raise _BadInput("Either text, input_ids or input_embeds should be provided.")
-        if text is not None:
-            texts = text if isinstance(text, list) else [text]
-            if not texts or not all(isinstance(item, str) for item in texts):
-                raise _BadInput("text must be a string or a list of strings")
-            return [tokenize(item, vocab) or (0,) for item in texts], isinstance(text, list)
-        if not isinstance(ids, list) or not ids:
-            raise _BadInput("input_ids must be a list of token ids")
-        batch = isinstance(ids[0], list)
-        rows = ids if batch else [ids]
-        for row in rows:
-            if not row or not all(type(item) is int for item in row):
-                raise _BadInput("input_ids must be integers")
-            if min(row) < 0 or max(row) >= vocab:
-                raise _BadInput(f"input_ids contains token ids outside of the vocabulary (0 to {vocab - 1})")
-        return [tuple(row) for row in rows], batch
-
     def _completions(self, request: Request, connection: Connection) -> None:
-        body = _json_body(request)
+        body = json_body(request)
         prompt = body.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
             prompt = prompt[0]
-        key = "text" if isinstance(prompt, str) else "input_ids"
-        prompts, batch = self._prompts({key: prompt})
+        text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
+        prompts, batch = read_prompts(text, ids, self._profile.model.vocab_size)
         if batch:
-            raise _BadInput("this simulated server takes one prompt a request")
+            raise BadInput("this simulated server takes one prompt a request")
         reply = CompletionReply(self._shapes, connection, body)
         sequence = self._sequence(f"cmpl-{uuid.uuid4().hex}", prompts[0], body, "max_tokens", reply)
         self._serve([sequence], connection, streaming=bool(body.get("stream")))
 
     def _chat(self, request: Request, connection: Connection) -> None:
-        body = _json_body(request)
-        messages = body.get("messages")
-        if not isinstance(messages, list) or not messages:
-            raise _BadInput("messages must be a list of messages")
-        text = "".join(f"<|{m.get('role')}|>{_content(m.get('content'))}" for m in messages if isinstance(m, dict))
+        body = json_body(request)
+        text = chat_text(body.get("messages"))
         body = {"max_tokens": body.get("max_completion_tokens")} | body
         reply = ChatReply(self._shapes, connection, body)
-        prompt = tokenize(text + "<|assistant|>", self._profile.model.vocab_size)
+        prompt = tokenize(text, self._profile.model.vocab_size)
         sequence = self._sequence(f"chatcmpl-{uuid.uuid4().hex}", prompt, body, "max_tokens", reply)
         self._serve([sequence], connection, streaming=bool(body.get("stream")))
 
     def _sequence(
         self, rid: str | None, prompt: tuple[int, ...], params: dict[str, Any], limit_key: str, reply: Reply
     ) -> Sequence:
-        limit = params.get(limit_key)
-        limit = 128 if limit is None else limit
-        if type(limit) is not int or limit < 0:
-            raise _BadInput(f"{limit_key} must be a number that is not negative, got {limit!r}")
-        if len(prompt) >= self._context:
-            raise _BadInput(
-                f"The input ({len(prompt)} tokens) is longer than the model's context length ({self._context} tokens)."
-            )
-        limit = min(limit, self._context - len(prompt)) or 1
-        finish: dict[str, object] = {"type": "length", "length": limit}
-        if self._faults.nan:
-            limit = min(limit, _NAN_AFTER)
-            finish = {"type": "stop", "matched": "NaN happened"}
-        elif not params.get("ignore_eos"):
-            ends = max(
-                _eos_after(prompt, self._profile.model.eos_mean_tokens),
-                int(params.get("min_new_tokens") or 1),
-            )
-            if ends < limit:
-                limit, finish = ends, {"type": "stop", "matched": 151336}
-        return Sequence(rid or uuid.uuid4().hex, prompt, limit, finish, reply)
+        wish = read_wish(params, limit_key, prompt, self._profile.model, self._context, nan=self._faults.nan)
+        return Sequence(rid or uuid.uuid4().hex, prompt, wish.tokens, wish.finish, reply)
 
     def _serve(self, sequences: list[Sequence], connection: Connection, *, streaming: bool) -> None:
         if streaming:
@@ -245,7 +202,7 @@ class Api:
             self._by_rid[sequence.rid] = (sequence, connection)
             every = self._faults.error_after_200
             sequence.reply = _Counted(self, sequence.reply, breaks=bool(every) and number % (every or 1) == 0)
-            self.on_request(number)
+            self._on_request(number)
             self.scheduler.submit(sequence)
 
     def account(self, sequence: Sequence, *, finished: bool) -> None:
@@ -270,13 +227,8 @@ class Api:
         self._by_rid.pop(sequence.rid, None)
         asyncio.get_running_loop().call_soon(self.scheduler.abort, sequence)
 
-    def drop_clients(self) -> None:
-        """Break every connection with an answer under way, as the end of the process would."""
-        for _, connection in list(self._by_rid.values()):
-            connection.close()
-
     def _abort_request(self, request: Request, connection: Connection) -> None:
-        body = _json_body(request)
+        body = json_body(request)
         wanted = list(self._by_rid) if body.get("abort_all") else [str(body.get("rid"))]
         for rid in wanted:
             found = self._by_rid.pop(rid, None)
@@ -335,92 +287,31 @@ class Api:
 
     def _server_info(self, request: Request, connection: Connection) -> None:
         self._deprecated(request)
-        if self.scheduler.frozen:  # sglang asks its schedulers, and waits
-            return
-        fields = self._args.fields
-        state = {
-            **fields,
-            "effective_max_running_requests_per_dp": self._limits.running,
-            "last_gen_throughput": self.scheduler.throughput,
-            "memory_usage": {
-                "weight": self._profile.model.weights_gb,
-                "kvcache": self._profile.model.kv_gb,
-                "token_capacity": self._limits.tokens,
-                "startup_available": self._facts["available_gpu_mem"],
-            },
-        }
-        info = {
-            **fields,
-            "launch_command": " ".join(self._args.argv),
-            "status": "ready",
-            "max_total_num_tokens": self._limits.tokens,
-            "max_req_input_len": min(self._limits.tokens, self._context) - 6,
-            "internal_states": [state],
-            **self._facts,
-        }
-        connection.respond(200, json.dumps(info).encode())
+        if not self.scheduler.frozen:  # else: sglang asks its schedulers, and waits
+            info = facts.server_info(self._args, self._profile, self._limits, self.scheduler, self._facts)
+            _respond_json(connection, info)
 
     def _model_info(self, request: Request, connection: Connection) -> None:
         self._deprecated(request)
-        model, args = self._profile.model, self._args
-        info = {
-            "model_path": args["model_path"],
-            "tokenizer_path": args["tokenizer_path"],
-            "served_model_name": args["served_model_name"],
-            "is_generation": True,
-            "preferred_sampling_params": None,
-            "weight_version": "default",
-            "has_image_understanding": False,
-            "has_audio_understanding": False,
-            "model_type": model.model_type,
-            "architectures": [model.architecture],
-        }
-        connection.respond(200, json.dumps(info).encode())
+        _respond_json(connection, facts.model_info(self._args, self._profile.model))
 
     def _models(self, request: Request, connection: Connection) -> None:
         del request
-        name = self._args["served_model_name"]
-        card = {
-            "id": name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "sglang",
-            "root": name,
-        }
-        card |= {"parent": None, "max_model_len": self._context}
-        connection.respond(200, json.dumps({"object": "list", "data": [card]}).encode())
+        card = facts.model_card(str(self._args["served_model_name"]), self._context)
+        _respond_json(connection, {"object": "list", "data": [card]})
 
     def _loads(self, request: Request, connection: Connection) -> None:
         self._deprecated(request)
-        scheduler = self.scheduler
-        load = {
-            "dp_rank": 0,
-            "num_running_reqs": len(scheduler.running),
-            "num_waiting_reqs": len(scheduler.waiting),
-            "num_used_tokens": scheduler.used_tokens,
-            "max_total_num_tokens": self._limits.tokens,
-            "token_usage": round(scheduler.used_tokens / self._limits.tokens, 4),
-            "gen_throughput": scheduler.throughput,
-            "max_running_requests": self._limits.running,
-        }
-        answer: object = [load] if request.path == "/get_load" else {"version": self._facts["version"], "loads": [load]}
-        connection.respond(200, json.dumps(answer).encode())
+        load = facts.load(self.scheduler, self._limits)
+        old = request.path == "/get_load"
+        _respond_json(connection, [load] if old else {"version": self._facts["version"], "loads": [load]})
 
     def _metrics(self, request: Request, connection: Connection) -> None:
         del request
-        scheduler, counters = self.scheduler, self.figures.counters
-        counters["num_retracted_requests_total"] = scheduler.retracted_total
-        prompt = counters["prompt_tokens_total"]
-        gauges = {
-            "num_running_reqs": len(scheduler.running),
-            "num_queue_reqs": len(scheduler.waiting),
-            "num_used_tokens": scheduler.used_tokens,
-            "token_usage": scheduler.used_tokens / self._limits.tokens,
-            "gen_throughput": scheduler.throughput,
-            "max_total_num_tokens": self._limits.tokens,
-            "cache_hit_rate": counters["cached_tokens_total"] / prompt if prompt else 0.0,
-        }
-        connection.respond(200, self.figures.text(gauges).encode(), "text/plain; version=0.0.4; charset=utf-8")
+        counters = self.figures.counters
+        counters["num_retracted_requests_total"] = self.scheduler.retracted_total
+        text = self.figures.text(facts.gauges(self.scheduler, self._limits, counters))
+        connection.respond(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     # -- orders
 
@@ -448,9 +339,9 @@ class Api:
         )
 
     def _slow_down(self, request: Request, connection: Connection) -> None:
-        seconds = _json_body(request).get("forward_sleep_time")
+        seconds = json_body(request).get("forward_sleep_time")
         if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
-            raise _BadInput(f"forward_sleep_time must be seconds, got {seconds!r}")
+            raise BadInput(f"forward_sleep_time must be seconds, got {seconds!r}")
         self.scheduler.slow_down_s = float(seconds or 0.0)
         connection.respond(200, b"null")
 
@@ -495,23 +386,5 @@ class _Probe:
         """A probe that fails is one that gets no token."""
 
 
-def _json_body(request: Request) -> dict[str, Any]:
-    try:
-        body = json.loads(request.body or b"{}")
-    except ValueError as error:
-        raise _BadInput(f"the body is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise _BadInput("the body must be a JSON object")
-    return body
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
-    return str(content or "")
-
-
-def _eos_after(prompt: tuple[int, ...], mean: float) -> int:
-    """After how many tokens a model that may stop does: fixed for a prompt, geometric over prompts."""
-    share = (hash((7919, *prompt)) % 1_000_003 + 0.5) / 1_000_003
-    return 1 + int(-math.log(share) * mean)
+def _respond_json(connection: Connection, answer: object) -> None:
+    connection.respond(200, json.dumps(answer).encode())

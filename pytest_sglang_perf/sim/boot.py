@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .gpus import PowerMeter
     from .log import Log
     from .performance import Performance
-    from .scheduler import Limits
+    from .seams import Limits
 
 __all__ = ["PHASES", "Boot", "BootCrash"]
 

@@ -14,28 +14,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import random
 import signal
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from .gpus import ServerState, read_servers, temperature_c
-from .profiles import load_profile
+from .gpus import temperature_c
 from .settings import read_settings
+from .smi_node import IDLE, POWER_CAP, GpuNow, Node, query_fields, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from .profiles import Profile
-    from .settings import Settings
 
 __all__ = ["main"]
 
-_UNITS = {"W": "W", "%": "%", "MiB": "MiB", "MHz": "MHz"}
-_IDLE, _NONE, _POWER_CAP, _HW_THERMAL = 0x1, 0x0, 0x4, 0x48
 _FOREIGN_PID = 4194300  # above any pid that Linux gives out by default, so never one of ours
 
 
@@ -49,143 +43,15 @@ class _Options:
     every_s: float | None = None
 
 
-@dataclass(frozen=True)
-class _Gpu:
-    """One GPU now."""
-
-    index: int
-    power_w: float
-    instant_w: float
-    utilization: float
-    memory_mib: float
-    reasons: int
-
-
 class _Usage(Exception):
     """The command line is not understood."""
-
-
-class _Node:
-    """The GPUs of this node, read anew at each call of :meth:`gpus`."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.profile: Profile = load_profile(settings.profile)
-        fault, _, number = settings.smi_fail.partition(":")
-        self.fault = fault
-        self.fault_index = int(number) if number.isdecimal() else -1
-        self._random = random.Random()
-
-    def uuid(self, index: int) -> str:
-        digest = hashlib.md5(f"{self.profile.gpu.name}{index}".encode(), usedforsecurity=False).hexdigest()
-        return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
-
-    def bus(self, index: int) -> str:
-        return f"00000000:{index * 0x10 + 1:02X}:00.0"
-
-    def servers(self) -> list[ServerState]:
-        return read_servers(self.settings.state)
-
-    def gpus(self) -> list[_Gpu]:
-        gpu, used = self.profile.gpu, {}
-        for server in self.servers():
-            for index in server.gpus:
-                used[index] = server.reading
-        found = []
-        for index in range(gpu.count):
-            reading = used.get(index)
-            # Boards differ a little for good, and every reading is a little off.
-            board = 1.0 + 0.012 * ((index * 5 % 8) - 3.5) / 3.5
-            watts = gpu.idle_w if reading is None else reading.power_w
-            instant = watts if reading is None else reading.power_instant_w
-            noise = self.profile.noise.power * self.settings.noise
-            power = watts * board * (1.0 + self._random.gauss(0.0, noise / 2))
-            found.append(
-                _Gpu(
-                    index=index,
-                    power_w=power,
-                    instant_w=instant * board * (1.0 + self._random.gauss(0.0, noise * 3)),
-                    utilization=0.0 if reading is None else reading.utilization_pct,
-                    memory_mib=4.0 if reading is None else max(reading.memory_used_mib, 4.0),
-                    reasons=self._reasons(power, busy=reading is not None and reading.utilization_pct > 0),
-                )
-            )
-        return found
-
-    def _reasons(self, power: float, *, busy: bool) -> int:
-        if self.fault == "thermal" and busy:
-            return _HW_THERMAL
-        if power >= 0.98 * self.profile.gpu.power_limit_w:
-            return _POWER_CAP
-        return _NONE if busy else _IDLE
-
-
-# -- fields of --query-gpu: the value, and its unit
-
-
-def _fields(node: _Node) -> dict[str, Callable[[_Gpu], tuple[str, str]]]:
-    gpu = node.profile.gpu
-
-    def busy(state: _Gpu) -> bool:
-        return not state.reasons & _IDLE
-
-    def hexadecimal(state: _Gpu) -> tuple[str, str]:
-        return f"0x{state.reasons:016X}", ""
-
-    def active(mask: int) -> Callable[[_Gpu], tuple[str, str]]:
-        return lambda state: ("Active" if state.reasons & mask else "Not Active", "")
-
-    fields: dict[str, Callable[[_Gpu], tuple[str, str]]] = {
-        "timestamp": lambda _: (_timestamp(), ""),
-        "index": lambda state: (str(state.index), ""),
-        "name": lambda _: (gpu.name, ""),
-        "uuid": lambda state: (node.uuid(state.index), ""),
-        "pci.bus_id": lambda state: (node.bus(state.index), ""),
-        "driver_version": lambda _: (gpu.driver, ""),
-        "compute_cap": lambda _: (gpu.compute_capability, ""),
-        "count": lambda _: (str(gpu.count), ""),
-        "pstate": lambda state: ("P1" if busy(state) else "P8", ""),
-        "power.draw": lambda state: (f"{state.power_w:.2f}", "W"),
-        "power.draw.average": lambda state: (f"{state.power_w:.2f}", "W"),
-        "power.draw.instant": lambda state: (f"{state.instant_w:.2f}", "W"),
-        "power.limit": lambda _: (f"{gpu.power_limit_w:.2f}", "W"),
-        "enforced.power.limit": lambda _: (f"{gpu.power_limit_w:.2f}", "W"),
-        "power.max_limit": lambda _: (f"{gpu.power_limit_w:.2f}", "W"),
-        "utilization.gpu": lambda state: (f"{state.utilization:.0f}", "%"),
-        "utilization.memory": lambda state: (f"{state.utilization * 0.62:.0f}", "%"),
-        "memory.total": lambda _: (f"{gpu.memory_mib}", "MiB"),
-        "memory.used": lambda state: (f"{state.memory_mib:.0f}", "MiB"),
-        "memory.free": lambda state: (f"{gpu.memory_mib - state.memory_mib:.0f}", "MiB"),
-        "temperature.gpu": lambda state: (f"{temperature_c(gpu, state.power_w):.0f}", ""),
-        "clocks.sm": lambda state: (f"{gpu.clock_busy_mhz if busy(state) else gpu.clock_idle_mhz}", "MHz"),
-        "clocks.max.sm": lambda _: (f"{gpu.clock_busy_mhz + 100}", "MHz"),
-        "mig.mode.current": lambda _: ("[N/A]", ""),
-        "persistence_mode": lambda _: ("Enabled", ""),
-        "ecc.errors.uncorrected.volatile.total": lambda _: ("0", ""),
-    }
-    for word in ("clocks_event_reasons", "clocks_throttle_reasons"):
-        fields[f"{word}.active"] = hexadecimal
-        fields[f"{word}.gpu_idle"] = active(_IDLE)
-        fields[f"{word}.sw_power_cap"] = active(_POWER_CAP)
-        fields[f"{word}.hw_slowdown"] = active(0x8)
-        fields[f"{word}.hw_thermal_slowdown"] = active(0x40)
-        fields[f"{word}.sw_thermal_slowdown"] = active(0x20)
-        fields[f"{word}.hw_power_brake_slowdown"] = active(0x80)
-    fields["gpu_name"], fields["gpu_uuid"] = fields["name"], fields["uuid"]
-    fields["gpu_bus_id"], fields["clocks.current.sm"] = fields["pci.bus_id"], fields["clocks.sm"]
-    return fields
-
-
-def _timestamp() -> str:
-    now = time.time()
-    return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
 
 
 # -- what is printed
 
 
-def _query(node: _Node, options: _Options) -> list[str]:
-    table = _fields(node)
+def _query(node: Node, options: _Options) -> list[str]:
+    table = query_fields(node)
     lines = []
     for state in _chosen(node, options):
         if node.fault == "lost" and state.index == node.fault_index:
@@ -197,16 +63,16 @@ def _query(node: _Node, options: _Options) -> list[str]:
     return lines
 
 
-def _header(node: _Node, options: _Options) -> str:
+def _header(node: Node, options: _Options) -> str:
     if options.mode == "apps":
         units = {"used_memory": "MiB", "used_gpu_memory": "MiB"}
         return ", ".join(f"{f} [{units[f]}]" if f in units else f for f in options.fields)
-    table, first = _fields(node), node.gpus()[0]
+    table, first = query_fields(node), node.gpus()[0]
     names = ((name, table[name](first)[1]) for name in options.fields)
     return ", ".join(f"{name} [{unit}]" if unit else name for name, unit in names)
 
 
-def _apps(node: _Node, options: _Options) -> list[str]:
+def _apps(node: Node, options: _Options) -> list[str]:
     chosen = {state.index for state in _chosen(node, options)}
     rows = [
         (index, pid, title, server.reading.memory_used_mib)
@@ -220,7 +86,7 @@ def _apps(node: _Node, options: _Options) -> list[str]:
         if index not in chosen:
             continue
         values = {
-            "timestamp": _timestamp(),
+            "timestamp": timestamp(),
             "pid": str(pid),
             "process_name": title,
             "name": title,
@@ -247,7 +113,7 @@ _APP_FIELDS = (
 )
 
 
-def _chosen(node: _Node, options: _Options) -> list[_Gpu]:
+def _chosen(node: Node, options: _Options) -> list[GpuNow]:
     states = node.gpus()
     if not options.gpus:
         return states
@@ -260,11 +126,11 @@ def _chosen(node: _Node, options: _Options) -> list[_Gpu]:
     return sorted(found, key=lambda state: state.index)
 
 
-def _list(node: _Node, options: _Options) -> list[str]:
+def _list(node: Node, options: _Options) -> list[str]:
     return [f"GPU {s.index}: {node.profile.gpu.name} (UUID: {node.uuid(s.index)})" for s in _chosen(node, options)]
 
 
-def _report(node: _Node, options: _Options) -> list[str]:
+def _report(node: Node, options: _Options) -> list[str]:
     gpu = node.profile.gpu
     lines = ["", "==============NVSMI LOG==============", ""]
 
@@ -280,9 +146,9 @@ def _report(node: _Node, options: _Options) -> list[str]:
         line(0, f"GPU {node.bus(state.index)}")
         line(1, "Product Name", gpu.name)
         line(1, "GPU UUID", node.uuid(state.index))
-        line(1, "Performance State", "P8" if state.reasons & _IDLE else "P1")
+        line(1, "Performance State", "P8" if state.reasons & IDLE else "P1")
         line(1, "Clocks Event Reasons")
-        for name, mask in (("Idle", _IDLE), ("SW Power Cap", _POWER_CAP), ("HW Slowdown", 0x8)):
+        for name, mask in (("Idle", IDLE), ("SW Power Cap", POWER_CAP), ("HW Slowdown", 0x8)):
             line(2, name, "Active" if state.reasons & mask else "Not Active")
         line(1, "FB Memory Usage")
         line(2, "Total", f"{gpu.memory_mib} MiB")
@@ -300,7 +166,7 @@ def _report(node: _Node, options: _Options) -> list[str]:
     return lines
 
 
-def _table(node: _Node, options: _Options) -> list[str]:
+def _table(node: Node, options: _Options) -> list[str]:
     gpu = node.profile.gpu
     rule = "+" + "-" * 89 + "+"
     title = f"NVIDIA-SMI {gpu.driver}   Driver Version: {gpu.driver}   CUDA Version: {gpu.cuda}   (simulated)"
@@ -370,8 +236,8 @@ def _positive(text: str) -> float:
     return float(value)
 
 
-def _check(node: _Node, options: _Options) -> None:
-    known = _fields(node) if options.mode == "gpu" else _APP_FIELDS if options.mode == "apps" else ()
+def _check(node: Node, options: _Options) -> None:
+    known = query_fields(node) if options.mode == "gpu" else _APP_FIELDS if options.mode == "apps" else ()
     for name in options.fields:
         if name not in known:
             raise _Usage(f'Field "{name}" is not a valid field to query.\n')
@@ -380,7 +246,7 @@ def _check(node: _Node, options: _Options) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit status."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    node = _Node(read_settings())
+    node = Node(read_settings())
     if node.fault == "no_driver":
         print(
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
@@ -402,7 +268,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 15 if node.fault in {"lost", "stop"} else 0
 
 
-def _loop(node: _Node, options: _Options) -> None:
+def _loop(node: Node, options: _Options) -> None:
     printer = _PRINTERS[options.mode]
     due = time.monotonic()
     readings = 0

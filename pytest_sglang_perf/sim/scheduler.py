@@ -13,22 +13,20 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from .clock import Timer
 from .radix import RadixCache
 from .sequence import Sequence, State
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
-    from .clock import SimClock
     from .noise import SpeedNoise
     from .performance import Performance
+    from .seams import Clock, Limits, Meter, Observer, Timer
     from .sequence import TokenPool
 
-__all__ = ["Limits", "Meter", "Observer", "Scheduler"]
+__all__ = ["Scheduler"]
 
 # sglang keeps room for this share of the tokens that running requests may still generate.
 _NEW_TOKEN_RATIO = 0.7
@@ -37,57 +35,13 @@ _RESERVE_AT_MOST = 4096
 _CREDIT_SHARE = 1 / 8
 
 
-class Limits:
-    """What one boot may hold at once."""
-
-    def __init__(
-        self, *, running: int, tokens: int, chunk: int, prefill: int, prefill_requests: int, decode_log: int
-    ) -> None:
-        self.running = running
-        self.tokens = tokens
-        self.chunk = chunk if chunk > 0 else prefill
-        self.prefill = prefill
-        self.prefill_requests = prefill_requests
-        self.decode_log = max(decode_log, 1)
-
-
-class Meter(Protocol):
-    """Who is told how hard the GPUs work."""
-
-    def work(self, now: float, requests: int, factor: float) -> None:
-        """From ``now`` on ``requests`` are served, at ``factor`` times the usual speed."""
-
-
-class Observer(Protocol):
-    """Who is told what a batch looked like."""
-
-    def prefill_batch(
-        self,
-        *,
-        sequences: int,
-        tokens: int,
-        cached: int,
-        usage: float,
-        running: int,
-        queued: int,
-        pending: int,
-        throughput: float,
-    ) -> None: ...
-
-    def decode_batch(
-        self, *, running: int, tokens: int, usage: float, graph: bool, throughput: float, queued: int
-    ) -> None: ...
-
-    def retracted(self, *, requests: int, tokens: int) -> None: ...
-
-
 class Scheduler:
     """Serves sequences at the pace of a :class:`Performance`."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        clock: SimClock,
+        clock: Clock,
+        timer: Callable[[Callable[[], None]], Timer],
         performance: Performance,
         noise: SpeedNoise,
         limits: Limits,
@@ -109,7 +63,7 @@ class Scheduler:
         self._radix = RadixCache() if radix else None
         self._stream_interval = max(stream_interval, 1)
         self._doom = doom
-        self._timer = Timer(loop, self._tick)
+        self._timer = timer(self._tick)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[Sequence, None] = {}
         self.slow_down_s = 0.0

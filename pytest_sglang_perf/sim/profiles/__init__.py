@@ -65,6 +65,7 @@ class Model:
     weights_gb: float
     context_len: int
     vocab_size: int
+    eos_token: int
     max_total_tokens: int
     kv_gb: float
     free_gb: float
