@@ -117,7 +117,7 @@ class CrashedUnderLoad(ServerCrashed):
         crash_class: str = "unknown",
         phase: str = "running",
         server: str = "",
-        level: int = 0,
+        level: float = 0,
         requests: int = 0,
     ) -> None:
         super().__init__(message, crash_class=crash_class, phase=phase, server=server)
