@@ -1,0 +1,334 @@
+"""The bench: one node under lease, the boots and trials taken on it, and what must still be taken before a stop.
+
+A GPU node holds one server at a time. Measurements are memoised by config fingerprint, workload fingerprint and
+level; before a server is stopped for another one, every level that a selected test still needs of it is measured.
+So a config boots as often as its plan says, and never twice because of test order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_sglang_perf.errors import (
+    ConnectionLost,
+    CrashedUnderLoad,
+    NodeError,
+    ServerCrashed,
+    SglangPerfError,
+    TrialInvalid,
+)
+from pytest_sglang_perf.server.boot import Boot
+from pytest_sglang_perf.trials import LoadEnded, TrialRecord, pool, run_trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pytest_sglang_perf.nodes.open import OpenNode
+    from pytest_sglang_perf.report.live import Live
+    from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
+
+__all__ = ["Bench", "BootRecord", "Want"]
+
+#: A trial that the client or its surroundings spoiled is taken again this often; a slow one never is.
+INVALID_RETRIES = 2
+
+
+@dataclass(frozen=True)
+class Want:
+    """A level of a workload, as memo key; fingerprints because names may be reused with other content."""
+
+    workload: str
+    level: float
+
+
+@dataclass
+class BootRecord:
+    """What one boot gave: how it came up and its trials by level."""
+
+    number: int
+    server: str
+    fingerprint: str
+    started_wall_s: float
+    boot_time_s: float | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    server_info: dict[str, Any] = field(default_factory=dict)
+    trials: dict[Want, list[TrialRecord]] = field(default_factory=dict)
+    pooled: dict[Want, dict[str, float]] = field(default_factory=dict)
+    saved: set[Want] = field(default_factory=set)
+
+    def values(self, want: Want, metric: str) -> tuple[float, ...]:
+        """The trials of one metric at one level; one value for what only all trials together can give."""
+        if metric == "boot_time":
+            return (self.boot_time_s,) if self.boot_time_s is not None else ()
+        if metric in self.pooled.get(want, {}):
+            return (self.pooled[want][metric],)
+        return tuple(trial.values[metric] for trial in self.trials.get(want, ()) if metric in trial.values)
+
+    def columns(self, want: Want) -> dict[str, tuple[float, ...]]:
+        """All metrics of one level, as they are stored."""
+        names = {"boot_time", *self.pooled.get(want, {})}
+        for trial in self.trials.get(want, ()):
+            names.update(trial.values)
+        return {name: values for name in sorted(names) if (values := self.values(want, name))}
+
+    @property
+    def version(self) -> str:
+        return str(self.server_info.get("version") or self.facts.get("version") or "unknown")
+
+
+class Bench:
+    """Boots and measures on one node. Not thread-safe: tests run one after another."""
+
+    def __init__(
+        self,
+        node: OpenNode,
+        *,
+        trials: int,
+        live: Live,
+        environ: Mapping[str, str] | None = None,
+        keep_in: Path | None = None,
+    ) -> None:
+        self.node = node
+        self.boots: dict[str, list[BootRecord]] = {}
+        self.trials = trials
+        self.logs: dict[str, list[str]] = {}
+        self.spent = {"boots": 0, "trials": 0, "boot_s": 0.0, "trial_s": 0.0}
+        self._live = live
+        self._environ = os.environ if environ is None else environ
+        self._keep_in = keep_in
+        self._planned: dict[str, dict[Want, tuple[ResolvedWorkload, int]]] = {}
+        self._failed_boots: dict[str, tuple[str, ServerCrashed]] = {}
+        self._failed_levels: dict[tuple[str, Want], tuple[str, SglangPerfError]] = {}
+        self._boot: Boot | None = None
+        self._record: BootRecord | None = None
+        self._on_stop: list[Callable[[], None]] = []
+
+    # -- the plan -------------------------------------------------------------------------------------------
+
+    def plan(self, server: ResolvedServer, workload: ResolvedWorkload, level: float, trials: int | None) -> None:
+        """Note that a selected test needs this level of this server config."""
+        want = Want(workload.fingerprint, level)
+        planned = self._planned.setdefault(server.fingerprint, {})
+        _, known = planned.get(want, (workload, 0))
+        planned[want] = workload, max(known, trials or self.trials)
+
+    def _outstanding(self, fingerprint: str) -> list[tuple[ResolvedWorkload, float, int]]:
+        record = self._record
+        return [
+            (workload, want.level, trials)
+            for want, (workload, trials) in self._planned.get(fingerprint, {}).items()
+            if (record is None or want not in record.trials) and (fingerprint, want) not in self._failed_levels
+        ]
+
+    # -- boots ----------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Boot | None:
+        return self._boot
+
+    def ensure(self, server: ResolvedServer, *, test: str, fresh: bool = False) -> Boot:
+        """Return a live boot of ``server``, starting one where needed; ``fresh`` asks for a further boot.
+
+        Raises:
+            ServerCrashed: in full for the first test that needed the server, short for the later ones.
+        """
+        if server.fingerprint in self._failed_boots:
+            first, error = self._failed_boots[server.fingerprint]
+            raise ServerCrashed(
+                f'sglang server "{server.name}" did not start: {error.crash_class} (see {first})',
+                crash_class=error.crash_class,
+                phase=error.phase,
+                server=server.name,
+            )
+        boot = self._boot
+        if boot is not None and boot.server.fingerprint == server.fingerprint and not fresh and boot.dead() is None:
+            return boot
+        if boot is not None:
+            self._finish(boot)
+        return self._start(server, test)
+
+    def _start(self, server: ResolvedServer, test: str) -> Boot:
+        earlier = self.boots.setdefault(server.fingerprint, [])
+        number = len(earlier) + 1
+        boot = Boot(
+            self.node.client,
+            server,
+            f"{server.name}-{number}-{os.urandom(3).hex()}",
+            environ=self._environ,
+            extra_env=self.node.server_env,
+            launch=self.node.launch,
+            time_scale=self.node.time_scale,
+            on_progress=lambda b: self._live.boot(server.name, number, b.progress_text, b.elapsed_s),
+        )
+        began = time.monotonic()
+        self.spent["boots"] += 1
+        self._live.boot(server.name, number, "spawn", 0.0)
+        try:
+            boot.start()
+        except ServerCrashed as error:
+            self._live.done(f"{server.name}: boot {number} crashed: {error.crash_class}")
+            if not earlier:
+                self._failed_boots[server.fingerprint] = test, error
+            self.logs[boot.boot_id] = boot.lines
+            boot.stop()
+            raise
+        except BaseException:
+            boot.stop(wait_s=1.0)
+            raise
+        finally:
+            self.spent["boot_s"] += time.monotonic() - began
+        record = BootRecord(
+            number=number,
+            server=server.name,
+            fingerprint=server.fingerprint,
+            started_wall_s=time.time(),
+            boot_time_s=boot.boot_time_s,
+            facts=boot.facts,
+            server_info=boot.server_info,
+        )
+        earlier.append(record)
+        self._boot, self._record = boot, record
+        self._live.done(f"{server.name}: boot {number} ready after {boot.boot_time_s or 0:.1f} s")
+        return boot
+
+    def _finish(self, boot: Boot) -> None:
+        """Take what is still planned of the running server, then stop it."""
+        server = boot.server
+        record = self._record
+        if record is not None and record.number == 1:
+            for workload, level, trials in self._outstanding(server.fingerprint):
+                if boot.dead() is not None:
+                    break
+                try:
+                    self._take(boot, record, workload, level, trials)
+                except (ServerCrashed, TrialInvalid) as error:
+                    self._failed_levels[server.fingerprint, Want(workload.fingerprint, level)] = "", error
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the running server, if any, without measuring anything more."""
+        boot, self._boot, self._record = self._boot, None, None
+        if boot is not None:
+            self.logs[boot.boot_id] = boot.lines
+        for callback in self._on_stop:
+            callback()
+        self._on_stop.clear()
+        if boot is not None:
+            boot.stop()
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call back once when the running server is stopped."""
+        self._on_stop.append(callback)
+
+    def save_logs(self, folder: Path | None) -> None:
+        """Write the log of every boot so far into ``folder``, when there is one."""
+        if folder is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._boot is not None:
+            self.logs[self._boot.boot_id] = self._boot.lines
+        for boot_id, lines in self.logs.items():
+            (folder / f"{boot_id}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    # -- measurements ---------------------------------------------------------------------------------------
+
+    def measured(self, fingerprint: str, want: Want) -> list[BootRecord]:
+        """The boots that have trials for this level."""
+        return [record for record in self.boots.get(fingerprint, []) if want in record.trials]
+
+    def measure(
+        self,
+        server: ResolvedServer,
+        workload: ResolvedWorkload,
+        level: float,
+        *,
+        boots: int,
+        trials: int,
+        test: str,
+    ) -> list[BootRecord]:
+        """Make sure that ``boots`` boots have measured this level, and return them.
+
+        Raises:
+            ServerCrashed, CrashedUnderLoad, TrialInvalid: in full for the first test that needed it.
+            NodeError: the node is the trouble.
+        """
+        want = Want(workload.fingerprint, level)
+        failed = self._failed_levels.get((server.fingerprint, want))
+        if failed is not None:
+            raise self._again(server, want, *failed, test=test)
+        try:
+            while len(have := self.measured(server.fingerprint, want)) < boots:
+                fresh = self._record is not None and want in self._record.trials
+                boot = self.ensure(server, test=test, fresh=fresh)
+                assert self._record is not None
+                self._take(boot, self._record, workload, level, trials)
+        except (CrashedUnderLoad, TrialInvalid) as error:
+            self._failed_levels[server.fingerprint, want] = test, error
+            raise
+        return have
+
+    def _again(
+        self, server: ResolvedServer, want: Want, first: str, error: SglangPerfError, *, test: str
+    ) -> SglangPerfError:
+        """The error of a level that failed before: in full for its first test, short afterwards."""
+        if not first:  # it failed while the server was being finished, so no test has told it yet
+            self._failed_levels[server.fingerprint, want] = test, error
+            return error
+        if isinstance(error, CrashedUnderLoad):
+            return CrashedUnderLoad(
+                f'sglang server "{server.name}" crashed under load at concurrency {want.level}: {error.crash_class} '
+                f"(see {first})",
+                crash_class=error.crash_class,
+                server=server.name,
+                level=want.level,
+                requests=error.requests,
+            )
+        return TrialInvalid(f'"{server.name}" at concurrency {want.level} could not be measured (see {first})')
+
+    def _take(self, boot: Boot, record: BootRecord, workload: ResolvedWorkload, level: float, trials: int) -> None:
+        want = Want(workload.fingerprint, level)
+        taken = [self._one(boot, workload, level, number, trials) for number in range(1, trials + 1)]
+        record.pooled[want] = pool(taken, time_scale=self.node.time_scale)
+        record.trials[want] = taken
+        record.facts = boot.facts
+
+    def _one(self, boot: Boot, workload: ResolvedWorkload, level: float, number: int, of: int) -> TrialRecord:
+        label = f"{boot.server.name} at concurrency {level}: trial {number} of {of}"
+        spoiled: list[str] = []
+        for _attempt in range(1 + INVALID_RETRIES):
+            began = time.monotonic()
+            self.spent["trials"] += 1
+            try:
+                record = run_trial(
+                    self.node,
+                    boot,
+                    workload,
+                    level,
+                    on_progress=lambda e: self._live.trial(label, e, began),  # noqa: B023
+                    keep_in=self._keep_in,
+                )
+            except TrialInvalid as error:
+                spoiled.append(str(error))
+                continue
+            except LoadEnded as ended:
+                self._live.done(f"{label}: the server died")
+                raise boot.crashed_under_load(ended.reason, level=level, requests=ended.requests) from None
+            except ConnectionLost:
+                raise
+            except NodeError:
+                if (reason := boot.dead()) is not None:
+                    raise boot.crashed_under_load(reason, level=level, requests=0) from None
+                raise
+            finally:
+                self.spent["trial_s"] += time.monotonic() - began
+            record.notes.extend(f"taken again after an invalid trial: {text}" for text in spoiled)
+            self._live.trial_done(label, record)
+            return record
+        raise TrialInvalid(
+            f"{label}: invalid {len(spoiled)} times in a row; the figures would be the client's, not the server's.\n"
+            + spoiled[-1]
+        )

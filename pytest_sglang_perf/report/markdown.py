@@ -1,0 +1,62 @@
+"""The run as Markdown, for a pull request comment or a job summary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_sglang_perf.report.figures import figure, interval
+
+if TYPE_CHECKING:
+    from pytest_sglang_perf.report.run_file import RunRecord
+
+__all__ = ["render"]
+
+
+def render(record: RunRecord) -> str:
+    """Return the whole report; on a simulated node every row says so."""
+    session = record.session
+    node = f"`{session.get('node')}`, node class `{session.get('node_class')}`"
+    if record.simulated:
+        node += ", **simulated**"
+    lines = ["## sglang-perf", "", f"Node {node}.", ""]
+    lines.append(", ".join(f"{n} {word}" for word, n in sorted(record.outcomes().items())) + ".")
+    lines += ["", "| test | claim | now | reference | effect | verdict |", "|---|---|---|---|---|---|"]
+    for test in record.tests:
+        name = f"`{test['nodeid'].rsplit('/', 1)[-1]}`"
+        if not test["claims"]:
+            lines.append(f"| {name} | | | | | {_cell(test['outcome'], record)} |")
+        for claim in test["claims"]:
+            lines.append(f"| {name} | {_claim_cells(claim, record)} |")
+    crashed = [test for test in record.tests if test["failed"] and test["text"]]
+    for test in crashed:
+        lines += ["", f"<details><summary>{test['nodeid']}: {test['outcome']}</summary>", "", "```"]
+        lines += [test["text"].rstrip(), "```", "</details>"]
+    for text in [*record.baselines, *record.problems]:
+        lines += ["", text]
+    return "\n".join(lines) + "\n"
+
+
+def _claim_cells(claim: dict[str, Any], record: RunRecord) -> str:
+    unit = claim["unit"]
+    verdict = claim.get("verdict")
+    effect = ""
+    if verdict:
+        low, high = verdict["interval"]
+        effect = f"{verdict['effect']:.3f} [{low:.3f} .. {high:.3f}]" if claim["reference"] else ""
+    return " | ".join(
+        (
+            claim["text"].replace("|", "\\|"),
+            _side(claim["candidate"], unit),
+            _side(claim["reference"], unit) if claim["reference"] else "",
+            effect,
+            _cell(claim["status"], record),
+        )
+    )
+
+
+def _side(side: dict[str, Any], unit: str) -> str:
+    return f"{figure(side['value'], unit)} {interval(side['low'], side['high'], unit)}, {side['boots']} boots"
+
+
+def _cell(word: str, record: RunRecord) -> str:
+    return f"**{word}** (simulated)" if record.simulated else f"**{word}**"
