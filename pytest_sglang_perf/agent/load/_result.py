@@ -228,6 +228,16 @@ def _judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Insid
         f"the load generator used {100 * share:.0f} % of its core: it, not the server, was the limit",
     )
     ttft = inside.ttft_ms(0.5) or 0.0
+    beside = f"of the median time to first token ({ttft:.1f} ms in real time)"
+    lag = audit.get("lag_p50_ms") or 0.0
+    bound = max(limits.lag_p50_ms, limits.lag_p50_share * ttft)
+    judge.check(
+        "lag_p50_ms",
+        lag,
+        bound,
+        f"the load generator was usually {lag:.1f} ms late (median, real time); tolerated are {bound:.1f} ms, the larger "
+        f"of {limits.lag_p50_ms:g} ms and {100 * limits.lag_p50_share:.0f} % {beside}: medians would be its own",
+    )
     lag = audit.get("lag_p99_ms") or 0.0
     bound = max(limits.lag_p99_ms, limits.lag_share * ttft)
     judge.check(
@@ -235,8 +245,7 @@ def _judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Insid
         lag,
         bound,
         f"the load generator was {lag:.1f} ms late (p99, real time); tolerated are {bound:.1f} ms, the larger of "
-        f"{limits.lag_p99_ms:g} ms and {100 * limits.lag_share:.0f} % of the median time to first token ({ttft:.1f} ms "
-        "in real time): latencies would be its own",
+        f"{limits.lag_p99_ms:g} ms and {100 * limits.lag_share:.0f} % {beside}: tails would be its own",
     )
     if spec.arrival.closed:
         asked = spec.arrival.concurrency

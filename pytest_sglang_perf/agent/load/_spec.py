@@ -53,6 +53,8 @@ class Limits:
     max_failed_share: float = 0.05
     max_short_share: float = 0.01
     max_constant_share: float = 0.5
+    lag_p50_ms: float = 2.0
+    lag_p50_share: float = 0.1
     lag_p99_ms: float = 25.0
     lag_share: float = 0.25
     cpu_share: float = 0.9

@@ -33,7 +33,7 @@ def test_a_valid_trial(stamped, cli, tmp_path):
     )  # fmt: skip
     document = json.loads(report.read_text())
     if done.returncode == 3:  # a busy machine may be late, and then must say so
-        assert {item["check"] for item in document["result"]["invalid"]} <= {"lag_p99_ms", "cpu_share"}
+        assert {item["check"] for item in document["result"]["invalid"]} <= {"lag_p50_ms", "lag_p99_ms", "cpu_share"}
     else:
         assert done.returncode == 0, done.stderr
         assert document["result"]["valid"]

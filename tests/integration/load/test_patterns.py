@@ -82,7 +82,7 @@ def test_workers_share_one_window(stamped, load, tmp_path):
 
 
 def test_the_server_is_asked_how_much_it_runs(stamped, load):
-    result, _ = load(stamped("--rate", 20, "--ttft-ms", 50), requests=40, limits={"lag_p99_ms": 5000, "cpu_share": 5})
+    result, _ = load(stamped("--rate", 20, "--ttft-ms", 50), requests=40)
     assert result["audit"]["server_running_from"] == "/metrics"
     assert result["audit"]["server_running_samples"] >= 2
     assert result["audit"]["server_running_mean"] == pytest.approx(4, abs=1)
