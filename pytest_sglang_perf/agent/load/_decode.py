@@ -21,6 +21,7 @@ from ._sse import EventSplitter
 
 _TOKENS = b'"completion_tokens"'
 _FINISH = b'"finish_reason"'
+_TIMES = (("e2e_latency", "e2e_s"), ("first_token_latency", "ttft_s"), ("queue_time", "queue_s"))
 _NUMBER = re.compile(rb"\s*:\s*(\d+)")
 _NOT_NULL = re.compile(rb"\s*:\s*[^n\s]")
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)"\s*:\s*"(?!")')
@@ -183,7 +184,7 @@ def _finish_text(reason: Any) -> Optional[str]:
 
 def _server_times(meta: Dict[str, Any]) -> Dict[str, float]:
     times: Dict[str, float] = {}
-    for key, name in (("e2e_latency", "e2e_s"), ("ttft", "ttft_s"), ("queue_time", "queue_s")):
+    for key, name in _TIMES:
         value = meta.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             times[name] = float(value)

@@ -68,6 +68,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.tokens = 0
         self.server_gap_s = array("d")
+        self.server_first_gap_s = array("d")
         self.lags = array("q")
         self.chunks = 0
         self.sampled = 0
@@ -97,6 +98,9 @@ class Tally:
             e2e = summary["server"].get("e2e_s")
             if e2e is not None and exchange.sent_ns and exchange.end_ns:
                 self.server_gap_s.append((exchange.end_ns - exchange.sent_ns) / 1e9 - e2e)
+            ttft = summary["server"].get("ttft_s")
+            if ttft is not None and exchange.sent_ns and first_ns:
+                self.server_first_gap_s.append((first_ns - exchange.sent_ns) / 1e9 - ttft)
             if exchange.index % _SAMPLE_EVERY == 0:
                 self._sample(summary)
 
@@ -112,6 +116,7 @@ class Tally:
             "cached",
             "index",
             "server_gap_s",
+            "server_first_gap_s",
             "lags",
         ):
             getattr(self, name).extend(getattr(other, name))

@@ -12,6 +12,7 @@ from ._http import ask
 from ._peek import find_path
 from ._requests import PATHS, RequestFactory
 from ._spec import Dialect
+from ._vocabulary import choose
 
 if TYPE_CHECKING:
     from ._spec import Spec
@@ -39,6 +40,8 @@ def preflight(spec: Spec, salt: str) -> Tuple[Spec, Dict[str, Any]]:
         The order with what was learnt (model, dialect, words per token), and notes for the audit.
     """
     notes: Dict[str, Any] = {}
+    vocab, notes["vocab_from"] = choose(spec)
+    spec = dataclasses.replace(spec, vocab=vocab)
     if spec.api != "generate":
         if spec.model is None:
             spec = dataclasses.replace(spec, model=_first_model(spec))

@@ -11,6 +11,7 @@ from ._decode import Decoder
 from ._http import authorization
 from ._http1 import Response
 from ._prompts import PromptSource
+from ._vocabulary import FALLBACK
 
 if TYPE_CHECKING:
     from ._spec import Spec
@@ -54,7 +55,7 @@ class RequestFactory:
 
     def __init__(self, spec: Spec, salt: str) -> None:
         self._spec = spec
-        self._prompts = PromptSource(*spec.vocab, seed=spec.seed, salt=salt, shared=spec.shared_prefix)
+        self._prompts = PromptSource(*(spec.vocab or FALLBACK), seed=spec.seed, salt=salt, shared=spec.shared_prefix)
         self._rng = random.Random()
         self._head = http_head(spec, "POST", PATHS[spec.api], {"Accept": "text/event-stream"})
 

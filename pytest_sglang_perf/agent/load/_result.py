@@ -162,6 +162,7 @@ class Inside:
             "ttft_p50_ms": self.ttft_ms(0.5),
             "schedule_lag_p50_ms": self.schedule_lag_ms(0.5),
             "schedule_lag_p99_ms": self.schedule_lag_ms(0.99),
+            "client_minus_server_ttft_p50_ms": _ms(quantile(self._tally.server_first_gap_s, 0.5)),
             "client_minus_server_e2e_p50_ms": _ms(quantile(self._tally.server_gap_s, 0.5)),
         }
         if spec.stamped:
@@ -235,7 +236,7 @@ def _judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Insid
         "lag_p50_ms",
         lag,
         bound,
-        f"the load generator was usually {lag:.1f} ms late (median, real time); tolerated are {bound:.1f} ms, the larger "
+        f"the load generator was {lag:.1f} ms late (median, real time); tolerated are {bound:.1f} ms, the larger "
         f"of {limits.lag_p50_ms:g} ms and {100 * limits.lag_p50_share:.0f} % {beside}: medians would be its own",
     )
     lag = audit.get("lag_p99_ms") or 0.0

@@ -112,7 +112,7 @@ class Spec:
     ramp_s: float = 0.0
     warmup: Optional[int] = None
     shared_prefix: int = 0
-    vocab: Tuple[int, int] = (100, 20000)
+    vocab: Optional[Tuple[int, int]] = None
     seed: int = 0
     salt: str = ""
     flush_cache: bool = True
@@ -264,7 +264,7 @@ def parse(data: Mapping[str, Any]) -> Spec:
         ramp_s=float(_number(data, "ramp_s", 0)),
         warmup=_warmup(data.get("warmup")),
         shared_prefix=_number(data, "shared_prefix", 0, whole=True),
-        vocab=_vocab(data["vocab"]) if data.get("vocab") is not None else (100, 20000),
+        vocab=None if data.get("vocab") is None else _vocab(data["vocab"]),
         seed=_number(data, "seed", 0, above=-(2**63), whole=True),
         salt=str(data.get("salt") or ""),
         flush_cache=bool(data.get("flush_cache", True)),

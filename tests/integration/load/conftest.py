@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-
 # The machine that runs the tests is busy with other tests: how late we are is not what they are about.
 BUSY = {"lag_p50_ms": 5000, "lag_p99_ms": 5000, "schedule_lag_p99_ms": 5000, "cpu_share": 5}
 

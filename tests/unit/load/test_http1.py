@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_sglang_perf.agent.load._http1 import HttpError, Response
@@ -52,6 +52,7 @@ def test_every_split_position_gives_the_same_body(name):
             assert response.excess == b""
 
 
+@settings(deadline=None)
 @given(parts=st.lists(st.binary(min_size=1, max_size=40), max_size=6), cuts=st.lists(st.integers(0, 10**6)))
 def test_any_chunks_in_any_pieces(parts, cuts):
     response, body = parse(chunked(*parts), cuts)
@@ -60,6 +61,7 @@ def test_any_chunks_in_any_pieces(parts, cuts):
     assert body == b"".join(parts)
 
 
+@settings(deadline=None)
 @given(wire=st.binary(max_size=200), cuts=st.lists(st.integers(0, 10**6), max_size=5))
 def test_garbage_is_refused_and_never_an_accident(wire, cuts):
     try:

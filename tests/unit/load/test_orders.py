@@ -8,7 +8,7 @@ import statistics
 from itertools import islice, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_sglang_perf.agent.load._lengths import Lengths
@@ -16,6 +16,7 @@ from pytest_sglang_perf.agent.load._prompts import PromptSource
 from pytest_sglang_perf.agent.load._requests import RequestFactory
 from pytest_sglang_perf.agent.load._schedule import read_trace, schedule
 from pytest_sglang_perf.agent.load._spec import SpecError, parse
+from pytest_sglang_perf.agent.load._vocabulary import choose
 
 BASE = {
     "url": "http://127.0.0.1:1",
@@ -99,6 +100,7 @@ def test_lengths_from_a_file(tmp_path):
         Lengths.parse({"kind": "file", "path": str(file)})
 
 
+@settings(max_examples=25, deadline=None)
 @given(
     low=st.integers(0, 50),
     size=st.integers(2, 3000),
@@ -228,3 +230,33 @@ def test_what_is_no_trace(tmp_path, text):
     file.write_text(text)
     with pytest.raises(SpecError, match=str(file)):
         read_trace(str(file))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"vocab_size": 2000}, (100, 1500)),
+        ({"text_config": {"vocab_size": 400}}, (20, 300)),
+        ({}, (100, 20000)),
+        (None, (100, 20000)),
+    ],
+)
+def test_token_ids_stay_inside_the_models_vocabulary(tmp_path, monkeypatch, config, expected):
+    def ask(_, __, path):
+        assert path == "/model_info"
+        return 200, json.dumps({"model_path": str(tmp_path)}).encode()
+
+    monkeypatch.setattr("pytest_sglang_perf.agent.load._vocabulary.ask", ask)
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    assert choose(spec())[0] == expected
+    assert choose(spec(vocab=[7, 9]))[0] == (7, 9)
+
+
+def test_a_model_of_the_hub_is_found_in_its_cache(tmp_path, monkeypatch):
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "123"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text('{"vocab_size": 1000}')
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("pytest_sglang_perf.agent.load._vocabulary.ask", lambda *_: (200, b'{"model_path": "a/b"}'))
+    assert choose(spec())[0] == (50, 750)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_sglang_perf.agent.load._sse import EventSplitter
@@ -45,6 +45,7 @@ def test_every_split_position(body, events):
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12)
 
 
+@settings(deadline=None)
 @given(
     events=st.lists(st.lists(LINE, min_size=1, max_size=3), max_size=5),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -55,6 +56,7 @@ def test_any_events_in_any_pieces(events, end, cuts):
     assert split(body.encode(), cuts) == ["\n".join(lines).encode() for lines in events]
 
 
+@settings(deadline=None)
 @given(body=st.binary(max_size=100), cuts=st.lists(st.integers(0, 10**6), max_size=6))
 def test_pieces_never_matter(body, cuts):
     assert split(body, cuts) == split(body, [])

@@ -6,7 +6,7 @@ import statistics
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_sglang_perf.metrics import REGISTRY, Absent, from_gpu, from_records, from_trials, steady_requests
@@ -162,6 +162,7 @@ REQUESTS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(REQUESTS)
 def test_against_a_naive_implementation(requests):
     records = []
