@@ -8,7 +8,7 @@ __all__ = ["DEVICE_CLASSES"]
 
 _OOM = (
     r"(?:CUDA|HIP|XPU|NPU) out of memory\.?(?P<detail> Tried to allocate [\d.]+ \wiB)?",
-    r"OutOfMemoryError",
+    r"OutOfMemoryError(?!: (?:CUDA|HIP|XPU|NPU) out of memory)",
     r"cudaErrorMemoryAllocation",
     r"CUDA error: out of memory",
     r"CUDA_ERROR_OUT_OF_MEMORY",
@@ -121,7 +121,7 @@ DEVICE_CLASSES = (
         ),
         (
             r"out of resource: (?P<detail>shared memory.{0,80})",
-            r"triton\.runtime\.errors\.OutOfResources",
+            r"triton\.runtime\.errors\.OutOfResources(?!: out of resource: shared)",
         ),
         links=sglang_issue(8513, 5995),
     ),
@@ -137,7 +137,7 @@ DEVICE_CLASSES = (
         ),
         (
             r"no kernel image is available",
-            r"(?P<detail>[\w.]*)\(?.{0,60}Unsupported architecture",
+            r"Unsupported architecture",
             r"requires (?:SM|sm_?|compute capability )(?P<detail>\d+)",
             r"TllmGenFmhaRunner",
             r"dispatches (?P<detail>sm\w+)",
@@ -377,7 +377,7 @@ DEVICE_CLASSES = (
             "Try without the radix cache, speculative decoding or the overlap schedule; report it upstream.",
         ),
         (
-            r"(?P<detail>\w*(?:pool|allocator)\w*) memory leak detected!",
+            r"\b(?P<detail>token_to_kv_pool_allocator|req_to_token_pool) memory leak detected!",
             r"memory leak detected! (?P<detail>.{0,80})",
         ),
         links=sglang_issue(11970, 20010, 18300, 6888),

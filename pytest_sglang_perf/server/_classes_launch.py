@@ -20,7 +20,7 @@ LAUNCH_CLASSES = (
             r"[Aa]ddress already in use",
             r"EADDRINUSE",
             r"Port is already in use\. dist_init_port=(?P<detail>\d+)",
-            r"(?P<detail>\w*[Pp]ort \d+) (?:is already in use|is in use|is not available)",
+            r"\b(?P<detail>[Pp]ort \d+) (?:is already in use|is in use|is not available)",
             r"is not available in \d+ seconds",
         ),
     ),
@@ -150,10 +150,10 @@ LAUNCH_CLASSES = (
             r"(?P<detail>tc_piecewise was removed)",
             r"(?P<detail>requires SM90 or SM10X)",
             (
-                r"(?P<detail>\S+ (?:backend|attention) is (?:only )?(?:not )?supported (?:only )?on "
+                r"\b(?P<detail>(?:backend|attention) is (?:only )?(?:not )?supported (?:only )?on "
                 r"(?:SM|Hopper|Blackwell)\S*)"
             ),
-            r"(?P<detail>\S+ is (?:only supported|not supported) (?:on|for) (?:Hopper|Blackwell|Ampere|NVIDIA SM)\S*)",
+            r"\bis (?:only supported|not supported) (?P<detail>(?:on|for) (?:Hopper|Blackwell|Ampere|NVIDIA SM)\S*)",
         ),
     ),
     CrashClass(

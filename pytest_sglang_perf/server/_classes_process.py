@@ -16,7 +16,7 @@ PROCESS_CLASSES = (
             "If the work is legitimately long (first compilation), raise --watchdog-timeout.",
         ),
         (
-            r"(?P<detail>\w+) watchdog timeout \(self\.watchdog_timeout=[\d.]+, self\.soft=False",
+            r"\b(?P<detail>[A-Z]\w+) watchdog timeout \(self\.watchdog_timeout=[\d.]+, self\.soft=False",
             r"Watchdog timeout \(self\.watchdog_timeout=[\d.]+\)",
         ),
         depth=Depth.WRAPPER,

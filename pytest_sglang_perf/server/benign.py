@@ -21,6 +21,7 @@ _BENIGN = re.compile(
     | Using\ custom\ SIGQUIT\ handler
     | post-warmup\ freeze_gc\ failed
     | \[http_server\]\ Error
+    | Exception\ in\ ASGI\ application
     | Error\ in\ detect_and_parse
     | Failed\ to\ load\ (?:staged\ )?JIT\ .*kernel
     | kill_process_tree\ called:\ .*include_parent=False

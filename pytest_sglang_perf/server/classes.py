@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 from ._classes_device import DEVICE_CLASSES
 from ._classes_launch import LAUNCH_CLASSES
 from ._classes_process import PROCESS_CLASSES
 from ._crash_class import CrashClass, Depth
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ._literals import required_words
 
 __all__ = ["CLASSES", "CrashClass", "Depth", "crash_class", "search_classes", "suspicious"]
 
@@ -28,7 +26,14 @@ def _joined(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in numbered))
 
 
-_SEARCH = tuple((entry, _joined(entry.patterns)) for entry in CLASSES if entry.patterns)
+def _words(entry: CrashClass) -> tuple[str, ...]:
+    words = [required_words(pattern) for pattern in entry.patterns]
+    if None in words:
+        return ("",)  # in every line: this class is always tried
+    return tuple(dict.fromkeys(word for some in words for word in some or ()))
+
+
+_SEARCH = tuple((entry, _words(entry), _joined(entry.patterns)) for entry in CLASSES if entry.patterns)
 
 
 def crash_class(name: str) -> CrashClass:
@@ -52,11 +57,12 @@ def suspicious(text: str) -> bool:
         or "No " in text
         or "n't" in text
         or "died" in text
+        or "dead" in text
         or "crash" in text
-        or "ime" in text
+        or "tim" in text
+        or "Tim" in text
         or "lost" in text
         or "CUDA" in text
-        or "fatal" in text
         or "atal" in text
         or "NaN" in text
         or "nan" in text
@@ -71,20 +77,38 @@ def suspicious(text: str) -> bool:
         or "server_args.py" in text
         or "/arg_groups/" in text
         or "enied" in text
-        or "unable" in text
         or "nable " in text
         or "Broken pipe" in text
         or "exited" in text
         or "terminat" in text
         or "symbol" in text
         or "resource" in text
+        or "Access to" in text
+        or "Repo id" in text
+        or "upgrade" in text
+        or "Minimum" in text
+        or "ttempted" in text
+        or "reinstall" in text
+        or "fallen" in text
+        or "Segf" in text
     )
 
 
-def search_classes(text: str) -> Iterator[tuple[CrashClass, str]]:
-    """Every class that matches ``text``, in order of priority, with the detail that its pattern picked out."""
-    for entry, pattern in _SEARCH:
+@lru_cache(maxsize=4096)
+def search_classes(text: str) -> tuple[tuple[CrashClass, str], ...]:
+    """Every class that matches ``text``, in order of priority, with the detail that its pattern picked out.
+
+    Remembered, because what fills gigabytes of log is a few complaints repeated.
+    """
+    found = []
+    for entry, words, pattern in _SEARCH:
+        for word in words:
+            if word in text:
+                break
+        else:
+            continue
         match = pattern.search(text)
         if match is not None:
             detail = next((value for value in match.groupdict().values() if value), "")
-            yield entry, detail.strip(" .,;:")
+            found.append((entry, detail.strip(" .,;:")))
+    return tuple(found)

@@ -30,6 +30,7 @@ _OUTSIDE = re.compile(r"exit code -(?:15|9|2|1)\b")
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _TRACEBACK = "Traceback (most recent call last):"
 _NOT_FATAL_HEADS = ("Exception in thread", "Exception ignored in", "Task exception was never retrieved")
+_TELLING_FRAMES = ("server_args.py", "/arg_groups/", "validation_hook.py", "fullgraph", "fp4_quantize")
 _UNUSUAL = re.compile(
     r"\b(?:[Ee]rror|ERROR|[Ff]ail\w*|[Ww]arn\w*|WARN|[Cc]annot|[Uu]nable|[Ii]nvalid|[Mm]issing|[Aa]bort\w*)\b"
 )
@@ -152,6 +153,8 @@ class Classifier:
                 self._uncaught = None
         if self._benign:
             return
+        if text.startswith("  File ") and not any(name in text for name in _TELLING_FRAMES):
+            return  # frames of a traceback name files, not causes
         if may_end(text):
             self._look_for_end(line)
         if suspicious(text):

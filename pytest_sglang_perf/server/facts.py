@@ -95,9 +95,10 @@ class BootFacts(dict[str, Any]):
 
     def feed_line(self, line: Line) -> None:
         """Take the next line, already parsed."""
-        if line.kind == "batch":
+        kind = line.kind
+        if kind == "batch":
             self._batch(line.message)
-        elif line.kind == "log" or (line.kind == "more" and line.text.startswith(_UNSTAMPED)):
+        elif kind == "log" or (kind == "more" and line.text.startswith(_UNSTAMPED)):
             self._message(line)
 
     def _batch(self, text: str) -> None:

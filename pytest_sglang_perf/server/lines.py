@@ -76,6 +76,8 @@ def strip_ansi(text: str) -> str:
 def parse_line(text: str, number: int = 0) -> Line:
     """Take a line (without its newline) apart."""
     text = strip_ansi(text).rstrip()
+    if text.startswith(("    ", "  File ")) and "%" not in text:
+        return Line(number, text, text, "more", "", "")  # most of any traceback
     if not text.startswith("[20"):
         text = _unwrap(text)
     head = _HEAD.match(text)

@@ -142,6 +142,8 @@ class PhaseTracker:
         if line.kind == "access":
             return self.enter("warmup", line=line) if self.current == "http" else []
         self._guess.feed(line)
+        if line.kind == "more" and line.text.startswith("  ") and self.current != "spawn":
+            return []
         if line.kind == "progress":
             return self._on_progress(line)
         if line.kind == "echo":
