@@ -73,8 +73,8 @@ def measure(path: Path) -> dict[str, object]:
             "from pytest_sglang_perf.cli import main; raise SystemExit(main())",
             "classify",
             "--json",
-        ]
-        + [str(path)],
+            str(path),
+        ],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None

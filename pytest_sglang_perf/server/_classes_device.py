@@ -403,7 +403,10 @@ DEVICE_CLASSES = (
             "Start with --enforce-disable-flashinfer-allreduce-fusion, or --disable-custom-all-reduce.",
             "Needs NVLink or working peer-to-peer access between all GPUs.",
         ),
-        (r"_symmetric_memory.*rendezvous", r"create_allreduce_fusion_workspace"),
+        (
+            r"rendezvous \(\S*_symmetric_memory|_symmetric_memory\S* line \d+,? in rendezvous",
+            r"create_allreduce_fusion_workspace",
+        ),
         links=sglang_issue(29073),
     ),
     CrashClass(

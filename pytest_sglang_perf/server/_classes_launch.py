@@ -98,6 +98,16 @@ LAUNCH_CLASSES = (
         ),
     ),
     CrashClass(
+        "model-config-invalid",
+        "The model's configuration cannot be read",
+        ("Look at config.json in the model's folder: it is not valid JSON, or a value has the wrong form.",),
+        (
+            r"is not a valid JSON file",
+            r"^json\.decoder\.JSONDecodeError: (?P<detail>.{1,80})",
+            r"(?:StrictDataclass\w*|Validation)Error: .{0,60}config",
+        ),
+    ),
+    CrashClass(
         "model-unsupported",
         "This sglang does not know the model's architecture",
         (

@@ -37,8 +37,6 @@ _BENIGN = re.compile(
     | (?:No|Unable\ to\ find)\ .*chat\ template
     | No\ tuned\ config|Using\ default\ MoE\ kernel\ config|Config\ file\ not\ found
     | The\ memory\ capacity\ is\ unbalanced.*(?:ignored|warning|performance)
-    | Exception\ ignored\ in
-    | Traceback\ \(most\ recent\ call\ last\):$
     | \[transformers\]
     """,
     re.VERBOSE,

@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ._blocks import TRACEBACK, Blocks
 from ._ends import asks_to_stop, death_kind, may_end
 from ._incident import Death, Hit, Incident, Raised, names_exception, shorten
-from .benign import is_benign
 from .classes import crash_class, search_classes, suspicious
 from .diagnosis import Diagnosis, Evidence, Verdict, explain_exit
 from .lines import Line, parse_line
@@ -27,15 +27,29 @@ if TYPE_CHECKING:
 __all__ = ["Classifier"]
 
 _OUTSIDE = re.compile(r"exit code -(?:15|9|2|1)\b")
-_CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
-_TRACEBACK = "Traceback (most recent call last):"
-_NOT_FATAL_HEADS = ("Exception in thread", "Exception ignored in", "Task exception was never retrieved")
-_TELLING_FRAMES = ("server_args.py", "/arg_groups/", "validation_hook.py", "fullgraph", "fp4_quantize")
+_TELLING_FRAMES = (
+    "server_args.py",
+    "/arg_groups/",
+    "validation_hook.py",
+    "fullgraph",
+    "fp4_quantize",
+    "_symmetric_memory",
+    "allreduce_fusion",
+)
 _UNUSUAL = re.compile(
     r"\b(?:[Ee]rror|ERROR|[Ff]ail\w*|[Ww]arn\w*|WARN|[Cc]annot|[Uu]nable|[Ii]nvalid|[Mm]issing|[Aa]bort\w*)\b"
 )
 _SERVED = {"ready", "running", "stopping"}
 _EVIDENCE = 12
+
+
+def _is_code(text: str) -> bool:
+    """Frames and source lines of a traceback: they name files and exceptions, but are not what happened."""
+    if not text.startswith("  "):
+        return False
+    if text.startswith("  File "):
+        return not any(name in text for name in _TELLING_FRAMES)
+    return text.lstrip().startswith("raise ")
 
 
 class Classifier:
@@ -53,12 +67,7 @@ class Classifier:
         self._earlier: list[Diagnosis] = []
         self._index = 0
         self._number = 0
-        self._block = 0
-        self._benign = False
-        self._chained = False
-        self._harmless = False
-        self._frame: Evidence | None = None
-        self._bare = -1  # block of a traceback that no log line introduced
+        self._blocks = Blocks()
         self._uncaught: Death | None = None
         self._stop: Death | None = None
         self._sick: Death | None = None
@@ -141,44 +150,25 @@ class Classifier:
     # -- lines -------------------------------------------------------------------------------------------------
 
     def _on_text(self, line: Line) -> None:
-        text = line.message
+        text, blocks = line.message, self._blocks
         if line.kind == "more":
-            self._on_continuation(text)
+            blocks.continuation(text, self._number)
         else:
-            self._new_block()
-            self._benign = is_benign(text)
+            blocks.log_line(text)
             if self._pending:
                 self._pending, self._fatal = False, True
             if self._uncaught is not None and "kill_process_tree" not in text:
-                self._uncaught = None
-        if self._benign:
+                self._uncaught = None  # whoever raised it, somebody goes on
+        if blocks.ignored or _is_code(text):
             return
-        if text.startswith("  File ") and not any(name in text for name in _TELLING_FRAMES):
-            return  # frames of a traceback name files, not causes
+        if line.kind == "more" and text[:1].isalpha() and names_exception(text):
+            self._incident.exceptions.append(Raised(self._number, blocks.number, shorten(text), blocks.frame))
+            if blocks.uncaught:
+                self._uncaught = self._death("uncaught", text)
         if may_end(text):
             self._look_for_end(line)
         if suspicious(text):
             self._look_for_cause(line)
-
-    def _on_continuation(self, text: str) -> None:
-        if text == _TRACEBACK:
-            if not self._chained:
-                self._new_block()
-                self._benign = self._harmless
-                if not self._harmless:
-                    self._bare = self._block
-            self._chained = self._harmless = False
-        elif text.startswith(_CHAIN):
-            self._chained = True
-        elif text.startswith(_NOT_FATAL_HEADS):
-            self._harmless = True
-        elif text.startswith("  File "):
-            self._frame = (self._number, text)
-        elif text[:1].isalpha() and names_exception(text):
-            self._incident.exceptions.append(Raised(self._number, self._block, shorten(text), self._frame))
-            self._frame = None
-            if self._block == self._bare and not self._benign:
-                self._uncaught = self._death("uncaught", text)
 
     def _look_for_end(self, line: Line) -> None:
         text = line.message
@@ -192,9 +182,9 @@ class Classifier:
         self._incident.add_death(self._death(kind, line.text))
         if kind == "exception":
             self._pending = True  # its traceback comes now, and the cause with it
-            if not text.endswith(_TRACEBACK):
+            if not text.endswith(TRACEBACK):
                 head = text.partition("exception: ")[2]
-                self._incident.exceptions.append(Raised(self._number, self._block, shorten(head), None))
+                self._incident.exceptions.append(Raised(self._number, self._blocks.number, shorten(head), None))
         else:
             self._fatal = True
 
@@ -207,9 +197,17 @@ class Classifier:
                 self._sick = self._death("health", line.text)
                 self._answering = set()
             self._incident.add_hit(
-                Hit(entry, detail, self._number, self._index, self._block, self.tracker.current, shorten(line.text))
+                Hit(
+                    entry,
+                    detail,
+                    self._number,
+                    self._index,
+                    self._blocks.number,
+                    self.tracker.current,
+                    shorten(line.text),
+                )
             )
-        if (found or _UNUSUAL.search(text)) and not is_benign(text):
+        if found or (_UNUSUAL.search(text) and not text.startswith("  ")):
             self._incident.add_unusual(self._number, self._index, shorten(line.text))
 
     def _on_batch(self, ranks: str) -> None:
@@ -221,7 +219,7 @@ class Classifier:
             self._sick = None  # every rank that ever worked does so again
 
     def _on_arguments(self) -> None:
-        self._new_block()
+        self._blocks.log_line("")
         if self._incident.deaths or self._stop is not None or self._uncaught is not None:
             self._earlier.append(self.finish())
             del self._earlier[:-8]
@@ -230,13 +228,8 @@ class Classifier:
             self._uncaught = self._stop = self._sick = None
             self._pending = self._fatal = False
 
-    def _new_block(self) -> None:
-        self._block += 1
-        self._frame = None
-        self._chained = False
-
     def _death(self, kind: str, text: str) -> Death:
-        return Death(kind, self._number, self._index, self._block, self.tracker.current, shorten(text))
+        return Death(kind, self._number, self._index, self._blocks.number, self.tracker.current, shorten(text))
 
     # -- verdicts ----------------------------------------------------------------------------------------------
 

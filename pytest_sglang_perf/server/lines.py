@@ -36,6 +36,7 @@ _WRAPPER = re.compile(
 _HEAD = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)((?: [A-Z][A-Z_]*\d+)*)\] ?(.*)", re.DOTALL)
 _UVICORN = re.compile(r"(INFO|WARNING|ERROR|CRITICAL|DEBUG): +(.*)", re.DOTALL)
 _ACCESS = re.compile(r'\S+ - "[A-Z]+ \S+ HTTP/[\d.]+" \d{3}')
+_STAMP = re.compile(r"\[20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _PROGRESS = re.compile(r"\d+%(?: Completed)? ?\|")
 # Lines whose content is the user's or the configuration's: words in them say nothing about the server's health.
 _ARGS = ("server_args=", "Received ServerArgs", "launch_command=")
@@ -86,7 +87,10 @@ def parse_line(text: str, number: int = 0) -> Line:
         if uvicorn is not None:
             message = uvicorn[2]
             return Line(number, text, message, "access" if _ACCESS.match(message) else "uvicorn", "", "")
-        return Line(number, text, text, "progress" if _PROGRESS.search(text) else "more", "", "")
+        if _PROGRESS.search(text) is None:
+            return Line(number, text, text, "more", "", "")
+        glued = _STAMP.search(text)  # a bar that was never finished leaves no newline
+        return parse_line(text[glued.start() :], number) if glued else Line(number, text, text, "progress", "", "")
     stamp, ranks, message = head.groups()
     kind = "log"
     if message.startswith(("Decode batch", "Prefill batch")):

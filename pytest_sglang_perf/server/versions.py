@@ -92,6 +92,17 @@ _PHRASES = (
     ("#pending-token: ", "0.5.11"),
     ("Disable piecewise CUDA graph because", "0.5.6"),
 )
+# The line of launch_server.py that recommends `sglang serve`, in the first release that has it there.
+_WARNING = re.compile(r"sglang/launch_server\.py:(\d+): UserWarning")
+_WARNED_AT = {
+    "51": "0.5.10",
+    "54": "0.5.11",
+    "55": "0.5.14",
+    "56": "0.5.16",
+    "57": "0.5.18",
+    "63": "0.5.19",
+    "71": "0.5.20",
+}
 
 
 class VersionGuess:
@@ -117,13 +128,19 @@ class VersionGuess:
             if "[--" in text:
                 self._names(text, whole=False)
             elif "glang" in text and self._stated is None:
-                stated = _STATED.search(text)
-                if stated is not None:
-                    self._stated = stated[1]
+                self._from_remark(text)
         elif self._by_names is None and line.kind == "log":
             for phrase, release in _PHRASES:
                 if line.message.startswith(phrase):
                     self._at_least = _newer(self._at_least, release)
+
+    def _from_remark(self, text: str) -> None:
+        stated = _STATED.search(text)
+        if stated is not None:
+            self._stated = stated[1]
+        warned = _WARNING.search(text)
+        if warned is not None and warned[1] in _WARNED_AT:
+            self._at_least = _newer(self._at_least, _WARNED_AT[warned[1]])
 
     def _names(self, text: str, *, whole: bool) -> None:
         found = [_RELEASE_OF[name] for name in map(_plain, _NAME.findall(text)) if name in _RELEASE_OF]

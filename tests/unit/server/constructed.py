@@ -50,6 +50,11 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/api/models/x",
         "huggingface_hub.errors.HFValidationError: bad",
     ),
+    "model-config-invalid": (
+        "OSError: It looks like the config file at '/models/x/config.json' is not a valid JSON file.",
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+        "pydantic_core.ValidationError: 1 error for config",
+    ),
     "model-unsupported": (
         "ValueError: Model architectures ['Nonsense9ForCausalLM'] are not supported for now.",
         "ValueError: Unsupported architectures: ['Nonsense9ForCausalLM'].",
@@ -147,7 +152,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "torch.compile(fullgraph=True) cannot trace JIT-built fp4_quantize",
     ),
     "triton-out-of-resources": (
-        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376.",
+        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, limit: 101376.",
         "triton.runtime.errors.OutOfResources: too many registers",
     ),
     "gpu-arch-unsupported": (
@@ -201,7 +206,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "device-side-assert": (
         "RuntimeError: CUDA error: device-side assert triggered",
-        "../aten/src/ATen/native/cuda/Indexing.cu:1289: block: [0,0,0], thread: [3,0,0] Assertion `index < size` failed.",
+        "../aten/native/cuda/Indexing.cu:1289: block: [0,0,0], thread: [3,0,0] Assertion `index < size` failed.",
     ),
     "nan-logits": (
         "ValueError: Detected errors during sampling! NaN in the logits.",
@@ -256,7 +261,8 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "RuntimeError: Cannot retract more requests",
     ),
     "allreduce-fusion-hang": (
-        "    rendezvous (torch/distributed/_symmetric_memory/__init__.py:1799) via _symmetric_memory.rendezvous, not done",
+        "    rendezvous (torch/distributed/_symmetric_memory/__init__.py:1799)",
+        '  File "/venv/torch/distributed/_symmetric_memory/__init__.py", line 1799 in rendezvous',
         "    create_allreduce_fusion_workspace (flashinfer/comm/allreduce.py:420) not done",
     ),
     "graph-capture-failed": (
@@ -327,9 +333,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "scheduler-exception": ("Scheduler hit an exception: Traceback (most recent call last):",),
 }
 
-ARGUMENTS = (
-    "server_args=ServerArgs(model_path='/models/x', mamba_backend='triton', enable_aiter_allreduce_fusion=False)"
-)
+ARGUMENTS = "server_args=ServerArgs(model_path='/models/x', mamba_backend='a', enable_aiter_allreduce_fusion=False)"
 
 _STEPS = {
     "imports": (),
@@ -350,12 +354,14 @@ _STEPS = {
     ),
     "running": (
         "Capture cuda graph end. Time elapsed: 12.0 s. mem usage=1.00 GB. avail mem=16.50 GB.",
-        "max_total_num_tokens=100000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, "
-        "context_len=8192, available_gpu_mem=16.50 GB",
+        (
+            "max_total_num_tokens=100000, chunked_prefill_size=8192, max_prefill_tokens=16384, "
+            "max_running_requests=2048, context_len=8192, available_gpu_mem=16.50 GB"
+        ),
         "INFO:     Started server process [1]",
         "INFO:     Uvicorn running on http://0.0.0.0:30000 (Press CTRL+C to quit)",
         "The server is fired up and ready to roll!",
-        "Decode batch, #running-req: 1, #token: 138, token usage: 0.01, cuda graph: True, gen throughput (token/s): 9.0",
+        "Decode batch, #running-req: 1, #token: 138, token usage: 0.01, cuda graph: True, gen throughput (token/s): 9",
     ),
 }
 
@@ -381,7 +387,7 @@ def died(text: str, rank: str = "TP0", second: int = 30) -> list[str]:
     """A scheduler's traceback ending in ``text``, and what the parent says about it."""
     return [
         stamp(second, rank) + "Scheduler hit an exception: Traceback (most recent call last):",
-        '  File "/venv/lib/python3.12/site-packages/sglang/srt/managers/scheduler.py", line 3118, in run_scheduler_process',
+        '  File "/venv/lib/python3.12/site-packages/sglang/srt/managers/scheduler.py", line 3118, in run',
         "    scheduler = Scheduler(",
         *text.split("\n"),
         "",
