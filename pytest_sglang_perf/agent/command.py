@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Dict, NamedTuple, Optional, Sequence
 
-__all__ = ["NOT_STARTED", "Finished", "kill_group", "missing", "run", "spawn"]
+__all__ = ["NOT_STARTED", "Finished", "await_end", "kill_group", "missing", "run", "spawn"]
 
 NOT_STARTED = 127  # as shells say it
 _MAX_OUTPUT = 1024 * 1024
@@ -96,8 +96,8 @@ def kill_group(process: subprocess.Popen[bytes], wait_s: float = _GOING_AWAY_S) 
     Returns:
         Its exit status; None when it is still there, as a process that hangs in a driver is.
     """
-    if process.poll() is None:
-        # Not reaped yet, so the id is still its own.
+    if process.returncode is None:
+        # Not reaped yet, so the id is still its own, also when only what it left in its group runs on.
         _kill(process.pid)
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
@@ -106,6 +106,25 @@ def kill_group(process: subprocess.Popen[bytes], wait_s: float = _GOING_AWAY_S) 
         return process.wait(wait_s)
     except subprocess.TimeoutExpired:
         return None
+
+
+def await_end(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait until a spawned program has ended, without reaping it: its group can still be killed by its id."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.001
+    while not _has_ended(process.pid):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(0.05, pause_s * 2)
+    return True
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _kill(group: int) -> None:
@@ -131,11 +150,7 @@ def run(argv: Sequence[str], timeout_s: float, *, cwd: Optional[str] = None) -> 
     texts = {"out": b"", "err": b""}
     try:
         _collect(process, texts, deadline)
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-            ended = True
-        except subprocess.TimeoutExpired:
-            ended = False
+        ended = await_end(process, deadline - time.monotonic())
     finally:
         status = kill_group(process)
     out, err = (texts[name].decode("utf-8", "replace") for name in ("out", "err"))

@@ -11,13 +11,15 @@ import math
 import os
 import re
 import select
-import subprocess
 import threading
 import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, TextIO, Tuple
+from typing import TYPE_CHECKING, Deque, Dict, List, Optional, TextIO, Tuple
 
-from .command import kill_group, missing, spawn
+from .command import await_end, kill_group, missing, spawn
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["COLUMNS", "Sampler"]
 
@@ -204,19 +206,13 @@ class Sampler:
         try:
             again = self._read_from(process, query, file)
             if not (again or self._stopping):
-                status = self._await_end(process)
-                how = "closed its output" if status is None else f"ended with status {status}"
+                ended = await_end(process, 1.0)
+                status = kill_group(process)
+                how = f"ended with status {status}" if ended else "closed its output"
                 self._note(f"nvidia-smi {how}" + (" during the trial" if self._rounds.newest else ""))
             return again
         finally:
             kill_group(process)
-
-    @staticmethod
-    def _await_end(process: subprocess.Popen[bytes]) -> Optional[int]:
-        try:
-            return process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return None
 
     def _read_from(self, process: subprocess.Popen[bytes], query: _Query, file: TextIO) -> bool:
         assert process.stdout is not None

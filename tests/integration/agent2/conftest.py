@@ -50,7 +50,11 @@ def gone(tmp_path):
     """Wait until the stand-in's process is no more, not even as a zombie of ours."""
 
     def wait(pid: int | None = None) -> bool:
-        pid = pid or int((tmp_path / "smi.pid").read_text())
+        if pid is None:
+            try:
+                pid = int((tmp_path / "smi.pid").read_text())
+            except FileNotFoundError:
+                return True  # killed before it came to write it
         return wait_for(lambda: not running(pid))
 
     return wait

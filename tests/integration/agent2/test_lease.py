@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_sglang_perf.agent import livefiles
 from pytest_sglang_perf.agent.lease import Lease, LeaseUnavailable, folder_path, holders
 
 OWNER = {"user": "ada", "host": "desk", "pid": 4711}
@@ -133,6 +134,26 @@ def test_waiting_tells_each_holder_once(lease):
         two.release()
         await asyncio.wait_for(task, 10)
         assert waiter.held() is not None
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
+
+
+def test_who_came_first_is_first(lease):
+    """GPU 1 is free, but who waits for the whole node came before: else it might wait for ever."""
+
+    async def scene():
+        seen: list[dict] = []
+        half, whole, other = lease("ada"), lease("bob"), lease("eve")
+        await half.acquire([0], 0, "half", seen.append)
+        task = asyncio.ensure_future(whole.acquire(None, 20.0, "all of it", seen.append))
+        await until(lambda: seen)
+        with pytest.raises(LeaseUnavailable, match=r"bob@desk .* waits before us for the whole node") as caught:
+            await other.acquire([1], 0.2, "the other half", seen.append)
+        assert caught.value.holder["waiting"] is True
+        half.release()
+        await task
+        whole.release()
+        await other.acquire([1], 0, "the other half", seen.append)
 
     asyncio.run(asyncio.wait_for(scene(), 30))
 
@@ -275,8 +296,40 @@ def test_a_cleaner_takes_the_files_away(lease, folder):
     assert node.exists()
 
 
-def test_children_do_not_keep_the_lease(lease, folder):
-    """A program that the agent started lives on; the lease is free all the same."""
+def test_a_file_that_vanishes_while_it_is_locked(tmp_path, monkeypatch):
+    """Opened, then taken away by a cleaner, then locked: that lock would exclude nobody."""
+    folder = livefiles.open_folder(str(tmp_path), make=False)
+    real = livefiles._lock
+
+    def too_late(descriptor, kind):
+        (tmp_path / "node.lock").unlink()
+        monkeypatch.undo()
+        return real(descriptor, kind)
+
+    monkeypatch.setattr(livefiles, "_lock", too_late)
+    try:
+        assert livefiles.try_lock(folder, "node.lock", fcntl.LOCK_EX) is None
+        lock = livefiles.try_lock(folder, "node.lock", fcntl.LOCK_EX)
+        assert lock is not None
+        livefiles.unlock(lock)
+    finally:
+        os.close(folder)
+
+
+def test_a_forked_child_does_not_keep_the_lease(lease):
+    """Between fork and exec a child has copies of the locks' descriptors; giving back does not wait for it."""
+    mine = lease()
+    take(mine, None)
+    with subprocess.Popen(["sleep", "60"], pass_fds=mine._locks) as child:
+        try:
+            mine.release()
+            take(lease("bob"), None)
+        finally:
+            child.kill()
+
+
+def test_children_do_not_inherit_the_lease(lease, folder):
+    """A program that the agent started lives on; it has no lock open."""
     mine = lease()
     take(mine, None)
     with subprocess.Popen(["sleep", "60"]) as child:
