@@ -238,6 +238,7 @@ DEVICE_CLASSES = (
             r"Failed to encode tensor map: 700",
             r"unspecified launch failure",
             r"an illegal instruction was encountered",
+            r"Memory access fault by GPU",
             r"Warp Illegal (?:Address|Instruction)",
         ),
         links=sglang_issue(4673, 8336, 8296, 18785, 6590),

@@ -130,6 +130,7 @@ PROCESS_CLASSES = (
         (
             r"[Ss]ubprocess (?P<detail>\S+ \(pid=\d+\) crashed with exit code -?\d+)",
             r"(?P<detail>Rank \d+ scheduler (?:died during initialization|is dead).{0,30})",
+            r"Child process unexpectedly failed with (?:an exit code |exitcode=)(?P<detail>-?\d+)",
             r"(?P<detail>Scheduler or DataParallelController \d+ terminated with -?\d+)",
         ),
         depth=Depth.CONSEQUENCE,

@@ -10,7 +10,7 @@ _DEATH = re.compile(
     r"""
       (?P<exception>
         (?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController|Multi\w+)\ hit\ an\ exception)
-    | (?P<sigquit>   Received\ sigquit\ from\ a\ child\ process|SIGQUIT\ received\.)
+    | (?P<sigquit>   Received\ sigquit\ from\ a\ child\ proces|SIGQUIT\ received\.)
     | (?P<subprocess>[Ss]ubprocess\ \S+\ \(pid=\d+\)\ crashed)
     | (?P<child>     Rank\ \d+\ scheduler\ (?:died|is\ dead)|Scheduler\ or\ DataParallelController\ \d+\ terminated)
     | (?P<init>      Initialization\ failed\.)

@@ -27,16 +27,25 @@ _WRAPPER = re.compile(
     r"""(?:
       \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)\ (?:std(?:out|err)\ [FP]\ )?   # CRI, docker -t
     | \([^()]*\bpid=\d+[^()]*\)\ ?                                                                  # Ray
+    | \[rank\d+\]:\                                                                                  # torchrun
     | [a-z0-9][\w.-]*-\d+\ +\|\                                                                     # compose
     | [A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ \S+\ \S+\[\d+\]:\                                     # journald
-    | \[?[\w.-]*\d+\]?:\ (?=\[\d{4}-)                                                               # srun -l, mpirun
     )""",
     re.VERBOSE,
 )
-_HEAD = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)((?: [A-Z][A-Z_]*\d+)*)\] ?(.*)", re.DOTALL)
+_RANKS = r"(?:DP|PP|ATTN_CP|MOE_DP|TP|EP|CP)\d+"
+# Releases before 0.3 printed no date. Other programs that embed sglang put a level behind the stamp.
+_HEAD = re.compile(
+    rf"\[((?:\d{{4}}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?)((?: {_RANKS})*)\] ?"
+    r"(?:\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] |(?:DEBUG|INFO|WARNING|ERROR) +(?![ :]))?(.*)",
+    re.DOTALL,
+)
+_RANKS_ONLY = re.compile(rf"\[()({_RANKS}(?: {_RANKS})*)\] (.*)", re.DOTALL)
+_TRACING = re.compile(r" *()()(?:DEBUG|INFO|WARN|ERROR) +[\w.:]+: (.*)", re.DOTALL)
 _UVICORN = re.compile(r"(INFO|WARNING|ERROR|CRITICAL|DEBUG): +(.*)", re.DOTALL)
 _ACCESS = re.compile(r'\S+ - "[A-Z]+ \S+ HTTP/[\d.]+" \d{3}')
-_STAMP = re.compile(r"\[20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_STAMP = re.compile(rf"\[(?:20\d\d-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?(?: {_RANKS})*\] ")
+_WIDEST_WRAPPER = 400
 _PROGRESS = re.compile(r"\d+%(?: Completed)? ?\|")
 # Lines whose content is the user's or the configuration's: words in them say nothing about the server's health.
 _ARGS = ("server_args=", "Received ServerArgs", "launch_command=")
@@ -63,8 +72,10 @@ class Line(NamedTuple):
         """Seconds since the epoch of the line's own clock (local time of the node, taken as UTC), if it has one."""
         if not self.stamp:
             return None
+        stamp = self.stamp.replace(",", ".")
         try:
-            return datetime.fromisoformat(self.stamp.replace(",", ".")).replace(tzinfo=UTC).timestamp()
+            dated = stamp if "-" in stamp else f"1970-01-02 {stamp}"
+            return datetime.fromisoformat(dated).replace(tzinfo=UTC).timestamp()
         except ValueError:
             return None
 
@@ -77,20 +88,17 @@ def strip_ansi(text: str) -> str:
 def parse_line(text: str, number: int = 0) -> Line:
     """Take a line (without its newline) apart."""
     text = strip_ansi(text).rstrip()
-    if text.startswith(("    ", "  File ")) and "%" not in text:
+    if text.startswith(("    ", "  File ")) and "%" not in text and "] " not in text:
         return Line(number, text, text, "more", "", "")  # most of any traceback
-    if not text.startswith("[20"):
-        text = _unwrap(text)
-    head = _HEAD.match(text)
+    head = _HEAD.match(text) if text.startswith("[") else None
+    if head is None:
+        text, head = _unwrap(text)
     if head is None:
         uvicorn = _UVICORN.match(text)
         if uvicorn is not None:
             message = uvicorn[2]
             return Line(number, text, message, "access" if _ACCESS.match(message) else "uvicorn", "", "")
-        if _PROGRESS.search(text) is None:
-            return Line(number, text, text, "more", "", "")
-        glued = _STAMP.search(text)  # a bar that was never finished leaves no newline
-        return parse_line(text[glued.start() :], number) if glued else Line(number, text, text, "progress", "", "")
+        return Line(number, text, text, "progress" if _PROGRESS.search(text) else "more", "", "")
     stamp, ranks, message = head.groups()
     kind = "log"
     if message.startswith(("Decode batch", "Prefill batch")):
@@ -107,13 +115,24 @@ def parse_line(text: str, number: int = 0) -> Line:
     return Line(number, text, message, kind, ranks.strip(), stamp)
 
 
-def _unwrap(text: str) -> str:
+def _unwrap(text: str) -> tuple[str, re.Match[str] | None]:
+    """The line as sglang wrote it, and its head if it has one."""
     for _ in range(3):  # compose around Ray around sglang is as deep as it gets
         wrapper = _WRAPPER.match(text)
         if wrapper is None:
             break
         text = text[wrapper.end() :]
-    return text
+        tracing = _TRACING.match(text)
+        if tracing is not None:
+            return text, tracing
+    if "] " not in text:
+        return text, None
+    # Whatever else stands in front of a stamp: other loggers, launchers, a progress bar that never got its newline.
+    stamp = _STAMP.search(text, 0, _WIDEST_WRAPPER)
+    if stamp is not None:
+        text = text[stamp.start() :]
+        return text, _HEAD.match(text)
+    return text, _RANKS_ONLY.match(text)
 
 
 class LineSplitter:

@@ -202,6 +202,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "RuntimeError: Failed to encode tensor map: 700",
         "RuntimeError: CUDA error: unspecified launch failure",
         "RuntimeError: CUDA error: an illegal instruction was encountered",
+        "Memory access fault by GPU node-8 (Agent handle: 0x55) on address 0x7f. Reason: Unknown.",
         "CUDA Exception: Warp Illegal Address",
     ),
     "device-side-assert": (
@@ -325,6 +326,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "subprocess-died": (
         "Subprocess scheduler_0 (pid=4242) crashed with exit code -11. Triggering SIGQUIT for cleanup...",
         "Rank 2 scheduler is dead. Please check if there are relevant logs.",
+        "Child process unexpectedly failed with exitcode=-9. pid=4242",
         "Scheduler or DataParallelController 4242 terminated with 1",
     ),
     "health-check-failed": (

@@ -23,6 +23,11 @@ STAMPED = "[2026-02-12 11:38:29 TP0 EP0] " + MESSAGE
         "sglang-1  | {}",
         "Feb 12 11:38:29 node7 sglang[4242]: {}",
         "3: {}",
+        "2025-03-07 23:50:27,531 - __main__ - INFO - {}",
+        "2025-02-04 21:21:40 {}",
+        "[2025-11-06T02:10:00.703Z] {}",
+        "    {}",
+        "[1,3]<stderr>: {}",
         "sglang-1  | (SGLangEngine pid=952) {}",
         "\x1b[1;33m{}\x1b[0m",
     ],
@@ -31,6 +36,31 @@ def test_wrappers_are_taken_off(wrapped: str) -> None:
     line = parse_line(wrapped.format(STAMPED))
     assert (line.kind, line.message, line.ranks) == ("log", MESSAGE, "TP0 EP0")
     assert line.stamp == "2026-02-12 11:38:29"
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "stamp"),
+    [
+        ("[17:43:27 TP1] " + MESSAGE, "TP1", "17:43:27"),
+        ("[TP5 EP5] " + MESSAGE, "TP5 EP5", ""),
+        ("[2026-02-12 11:38:29] [ERROR] " + MESSAGE, "", "2026-02-12 11:38:29"),
+        ("[2026-02-12 11:38:29] INFO " + MESSAGE, "", "2026-02-12 11:38:29"),
+        (
+            "\x1b[2m2026-08-31T19:41:52.922414Z\x1b[0m \x1b[31mERROR\x1b[0m \x1b[2mengine.x\x1b[0m\x1b[2m:\x1b[0m "
+            + MESSAGE,
+            "",
+            "",
+        ),
+    ],
+)
+def test_other_loggers(text: str, ranks: str, stamp: str) -> None:
+    line = parse_line(text)
+    assert (line.kind, line.message, line.ranks, line.stamp) == ("log", MESSAGE, ranks, stamp)
+
+
+def test_indentation_below_torchrun_is_kept() -> None:
+    assert parse_line("[rank0]:     raise ValueError(").text == "    raise ValueError("
+    assert parse_line("[rank0]: ValueError: x").text == "ValueError: x"
 
 
 def test_indentation_below_ray_is_kept() -> None:
