@@ -59,9 +59,11 @@ def listener(handle):
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_a_request_reaches_the_node(transport, http_port):

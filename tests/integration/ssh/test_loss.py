@@ -168,3 +168,19 @@ def test_a_command_that_is_never_confirmed_fails_in_time(make_sshd, monkeypatch)
         transport.open("true")
     assert time.monotonic() - started < 5
     transport.close()
+
+
+def test_the_question_whether_the_node_lives_never_waits(transport):
+    """The reading thread asks; if it waited for a key exchange to end, it could not read that end."""
+    transport.open("cat")
+    raw = transport._connection.transport
+    started = time.monotonic()
+    raw.clear_to_send.clear()
+    raw.ask_alive()
+    raw.clear_to_send.set()
+    with raw.clear_to_send_lock:
+        asking = threading.Thread(target=raw.ask_alive)
+        asking.start()
+        asking.join(5)
+        assert not asking.is_alive()
+    assert time.monotonic() - started < 5

@@ -20,7 +20,7 @@ import pytest
 from pytest_sglang_perf.errors import ConnectionLost, HostKeyError, NodeUnreachable
 from pytest_sglang_perf.nodes.ssh import SshTransport
 from tests import _sshd
-from tests._sshd import keygen, public_key
+from tests._sshd import keygen, public_key, wait_until
 
 pytestmark = pytest.mark.sshd
 
@@ -53,11 +53,13 @@ def tcp_server(handle):
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for sock in socks:
-            sock.close()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for sock in socks:
+                sock.close()
 
 
 class TestConfiguration:
@@ -216,14 +218,25 @@ class TestJumps:
     def test_close_does_not_wait_for_a_frozen_jump_host(self, chain):
         servers, config = chain
         transport = SshTransport("node", config_file=config, proxy_jump="one", keepalive_s=60)
-        channel = transport.open("cat >/dev/null")
-        for pid in servers["one"].sessions():
-            os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(ConnectionLost):
-            channel.send(b"x" * (64 << 20), timeout=0.5)
-        started = time.monotonic()
-        transport.close()
-        assert time.monotonic() - started < 4
+        transport.open("cat >/dev/null")
+        assert transport._connection is not None
+        assert transport._connection._via is not None
+        # Small, so that the write itself is stuck and not only the window of a channel used up.
+        outer = transport._connection._via.transport.wire._stream
+        assert isinstance(outer, socket.socket)
+        outer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with tcp_server(lambda _: None) as target, transport.forward(target) as port:
+            client = socket.create_connection(("127.0.0.1", port), timeout=1)
+            client.sendall(b"x")
+            wait_until(lambda: len([t for t in threading.enumerate() if t.name.startswith("forward")]) == 3)
+            for pid in servers["one"].sessions():
+                os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(TimeoutError):
+                client.sendall(b"x" * (64 << 20))
+            started = time.monotonic()
+            transport.close()
+            assert time.monotonic() - started < 4
+            client.close()
 
     def test_large_transfers_through_a_chain(self, chain):
         _, config = chain
