@@ -146,14 +146,18 @@ class Sampler:
         return self._end(deadline + 5.0)
 
     def stop(self, timeout: Optional[float] = None) -> Optional[str]:
-        """Wait for one more reading of every GPU, then end; at most ``timeout`` seconds (2 periods and 1 s).
+        """Wait for one more reading of every GPU, then end.
+
+        Args:
+            timeout: how many seconds to wait for it; 2 periods and 1 s by default. Ending takes up to 5 s more
+                where nvidia-smi hangs in the driver.
 
         Returns:
             None, or what was wrong with the readings since the start, in words.
         """
         now_ns = time.monotonic_ns()
-        patience_s = 2 * self._period_ms / 1000 + 1.0
-        deadline = time.monotonic() + (patience_s if timeout is None else min(timeout, patience_s))
+        patience_s = 2 * self._period_ms / 1000 + 1.0 if timeout is None else timeout
+        deadline = time.monotonic() + patience_s
         with self._changed:
             if self._thread is not None and not self._ended():
                 bracketed = self._changed.wait_for(

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -294,6 +295,25 @@ def test_a_cleaner_takes_the_files_away(lease, folder):
     replaced = take(lease("bob"), None)  # a new file is a new lock: nothing else is possible then
     assert replaced["gpus"] is None
     assert node.exists()
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, lambda folder: Path(folder).rename(f"{folder}.old")])
+def test_a_folder_that_vanishes_while_one_waits(lease, folder, remove):
+    """Those who come later would use another folder: a lock in this one would exclude nobody."""
+
+    async def scene():
+        seen: list[dict] = []
+        holder, waiter = lease("ada"), lease("bob")
+        await holder.acquire(None, 0, "all", seen.append)
+        task = asyncio.ensure_future(waiter.acquire(None, 20.0, "all", seen.append))
+        await until(lambda: seen)
+        remove(folder)
+        holder.release()
+        with pytest.raises(LeaseUnavailable, match="cannot be used"):
+            await task
+        assert waiter.held() is None
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
 
 
 def test_a_file_that_vanishes_while_it_is_locked(tmp_path, monkeypatch):

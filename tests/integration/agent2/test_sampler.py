@@ -49,7 +49,7 @@ def test_the_window_is_bracketed(path):
     assert {row["index"] for row in read(path)} == {str(index) for index in range(8)}
     assert wait_for(lambda: len(read(path)) >= 24)
     ended_ns = time.monotonic_ns()
-    assert sampler.stop() is None
+    assert sampler.stop(30.0) is None
     rows = read(path)
     for index in range(8):
         stamps = [int(row["mono_ns"]) for row in rows if row["index"] == str(index)]
@@ -63,8 +63,25 @@ def test_one_of_several_gpus(path):
     """With -i the node still counts eight; a reading is complete when the first GPU comes again."""
     sampler = patient([*SIM, "-i", "2,5"], 20, path)
     assert sampler.start() is None
-    assert sampler.stop() is None
+    assert sampler.stop(30.0) is None
     assert {row["index"] for row in read(path)} == {"2", "5"}
+
+
+def test_gpus_that_answer_one_after_the_other(path, fake_smi):
+    """The first GPU's reading is not enough: the last one's has to come before start() returns."""
+    body = """
+VALUES["count"] = "3"
+while True:
+    for index in "012":
+        print(row(index=index), flush=True)
+        time.sleep(0.1)
+"""
+    sampler = patient(fake_smi(body), 20, path)
+    assert sampler.start() is None
+    assert {row["index"] for row in read(path)} == set("012")
+    stopped_ns = time.monotonic_ns()
+    assert sampler.stop(30.0) is None
+    assert {row["index"] for row in read(path) if int(row["mono_ns"]) > stopped_ns} == set("012")
 
 
 def test_an_old_driver(path, fake_smi):
@@ -79,7 +96,7 @@ VALUES["clocks_throttle_reasons.active"] = "0x0000000000000020"
     )
     sampler = patient(smi, 20, path)
     assert sampler.start() is None
-    assert sampler.stop() is None
+    assert sampler.stop(30.0) is None
     row = read(path)[0]
     assert row["power_instant_w"] == ""
     assert row["throttle_hex"] == "0x0000000000000020"
@@ -96,7 +113,7 @@ VALUES |= {"power.draw": "[N/A]", "utilization.gpu": "[Unknown Error]", "memory.
     )
     sampler = patient(smi, 20, path)
     assert sampler.start() is None
-    assert sampler.stop() is None
+    assert sampler.stop(30.0) is None
     row = read(path)[0]
     empty = {column for column, value in row.items() if not value}
     assert empty == {
@@ -161,7 +178,7 @@ def test_a_lost_gpu_is_told(path, monkeypatch):
     monkeypatch.setenv("SGLANG_SIM_SMI_FAIL", "lost:3")
     sampler = patient(SIM, 20, path)
     assert sampler.start() is None
-    error = sampler.stop()
+    error = sampler.stop(2.0)
     assert error is not None
     assert "Unable to determine the device handle for GPU3" in error
     assert {row["index"] for row in read(path)} == set("0124567")
@@ -180,7 +197,7 @@ while True:
     sampler = patient(smi, 20, path)
     assert sampler.start() is None
     assert wait_for(lambda: len(read(path)) > 3)
-    error = sampler.stop()
+    error = sampler.stop(2.0)
     assert error is not None
     assert len(error) < 1500
     rows = read(path)
@@ -213,7 +230,7 @@ def test_started_from_a_thread_that_ends(path, fake_smi):
     starter.join()
     rows = len(read(path))
     assert wait_for(lambda: len(read(path)) > rows + 3)
-    assert sampler.stop() is None
+    assert sampler.stop(30.0) is None
 
 
 def test_nothing_outlives_a_killed_agent(path, fake_smi, tmp_path):
