@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pytest_sglang_perf.errors import MeasureError, SglangPerfError
-from pytest_sglang_perf.metrics import REGISTRY, Absent, Value, from_records, read_records
+from pytest_sglang_perf.metrics import REGISTRY, Absent, Value, from_records, from_sglang_bench, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,6 +90,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--stall", type=float, metavar="S", help="give up a stream that is silent for so long")
     limits.add_argument("--records", metavar="FILE", help="keep the raw records, JSON lines, one a request")
     limits.add_argument("--keep-bodies", action="store_true", help="records with the raw event of each chunk")
+    limits.add_argument("--tool", choices=("sglang-bench",), help="let sglang's own benchmark make the load")
+    limits.add_argument("--tool-python", metavar="PATH", help="the Python that sglang is installed in")
     limits.add_argument("--event-loop", choices=("auto", "asyncio", "uvloop"), default="auto")
 
 
@@ -164,6 +166,8 @@ def order(options: argparse.Namespace, records: str) -> dict[str, Any]:
         "keep_bodies": options.keep_bodies,
         "records_path": records,
         "event_loop": options.event_loop,
+        "tool": options.tool,
+        "tool_python": options.tool_python,
     }
     if options.vocab:
         try:
@@ -179,7 +183,11 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
         spec = order(options, records)
         with _bar(console, int(spec["requests"])) as show:
             result = _talk(spec, lambda message: show(message["progress"]) if "progress" in message else None)["result"]
-        values = from_records(read_records(records), result["window"]) if result["window"] else {}
+        values: dict[str, Value] = {}
+        if result.get("tool"):
+            values = from_sglang_bench(result.pop("tool"))
+        elif result["window"]:
+            values = from_records(read_records(records), result["window"])
     _report(console, result, values)
     if options.json:
         document = {"spec": spec, "result": result, "metrics": {name: _plain(value) for name, value in values.items()}}
@@ -255,7 +263,7 @@ def _report(console: Console, result: dict[str, Any], values: dict[str, Value]) 
     for message, times in list(result["errors"].items())[:5]:
         console.print(f"[red]{times} x[/red] {message}", markup=True, highlight=False, soft_wrap=True)
     audit = result["audit"]
-    if values:
+    if "lag_p99_ms" in audit and values:
         console.print(
             f"client: {audit['loop']}, {audit['workers']} process(es), lag p99 {audit['lag_p99_ms'] or 0:.1f} ms, "
             f"{100 * (audit['cpu_share'] or 0):.0f} % of a core, {audit['delivered_concurrency']:.1f} in flight",

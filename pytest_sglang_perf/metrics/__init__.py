@@ -11,6 +11,7 @@ from ._ingest import Window, read_gpu_samples, read_records
 from ._quantiles import SAMPLES_NEEDED, percentile
 from ._registry import REGISTRY, Metric
 from ._requests import from_records, from_trials, steady_requests
+from ._sglang_bench import from_sglang_bench
 from ._value import Absent, Value
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Window",
     "from_gpu",
     "from_records",
+    "from_sglang_bench",
     "from_trials",
     "gpu_report",
     "percentile",

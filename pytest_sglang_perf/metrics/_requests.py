@@ -90,6 +90,8 @@ class _Pool:
             if request.cached_tokens is not None:
                 self._cache_known = True
                 self._cached += request.cached_tokens
+        if not request.chunks:
+            return
         (first, first_tokens), (last, _) = request.chunks[0], request.chunks[-1]
         scale, samples = self._scale, self._samples
         samples["ttft"].append(seconds(first - request.sent_ns, scale))

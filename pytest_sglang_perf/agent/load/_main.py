@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
+from . import _sglang_bench
 from ._selftest import LEVELS, floor_for, selftest
 from ._spec import SpecError, parse
 from ._trial import run
@@ -82,6 +83,9 @@ def main(stdin: Any = None, stdout: Any = None) -> int:
             say({"selftest": _selftest(order["selftest"] or {}, orders, say)})
             return 0
         spec = parse(order)
+        if spec.tool is not None:
+            say({"result": _sglang_bench.run(spec)})
+            return 0
         result = run(spec, on_progress=lambda progress: say({"progress": progress}), attach=orders.follow)
     except ValueError as error:
         say({"error": {"kind": "bad_spec", "message": str(error)}})

@@ -125,6 +125,8 @@ class Spec:
     event_loop: str = "auto"
     probe_server: bool = True
     stamped: bool = False
+    tool: Optional[str] = None
+    tool_python: Optional[str] = None
     dialect: Dialect = dataclasses.field(default_factory=Dialect)
     peek_path: Optional[str] = None
 
@@ -209,6 +211,15 @@ def _vocab(value: Any) -> Tuple[int, int]:
     return low, high
 
 
+def _tool(data: Mapping[str, Any]) -> Optional[str]:
+    tool = data.get("tool")
+    if tool not in (None, "sglang-bench"):
+        raise SpecError(f"tool: expected sglang-bench (or nothing, for our own engine), got {tool!r}")
+    if tool and not data.get("tool_python"):
+        raise SpecError("tool_python: expected the path of the Python that sglang is installed in")
+    return tool
+
+
 def _warmup(value: Any) -> Optional[int]:
     if value is None:
         return None
@@ -277,4 +288,6 @@ def parse(data: Mapping[str, Any]) -> Spec:
         event_loop=chosen["event_loop"],
         probe_server=bool(data.get("probe_server", True)),
         stamped=bool(data.get("stamped", False)),
+        tool=_tool(data),
+        tool_python=data.get("tool_python"),
     )
