@@ -42,18 +42,18 @@ class LeaseUnavailable(Exception):
     """
 
     def __init__(self, holder: Dict[str, Any], message: Optional[str] = None) -> None:
-        super().__init__(message or f"the lease is held by {_described(holder)}")
+        super().__init__(message or f"the lease was not free in time: {_described(holder)}")
         self.holder = holder
 
 
 def _described(holder: Dict[str, Any]) -> str:
     if not holder:
-        return "somebody who does not say who"
+        return "somebody has it who does not say who"
     gpus = holder.get("gpus")
     what = "the whole node" if gpus is None else "GPU " + ", ".join(map(str, gpus))
     who = f"{holder.get('user')}@{holder.get('host')} (pid {holder.get('pid')})"
     does = "waits before us for" if holder.get("waiting") else "uses"
-    return f"{who}, who {does} {what} since {holder.get('since')}: {holder.get('purpose')}"
+    return f"{who} {does} {what} since {holder.get('since')}: {holder.get('purpose')}"
 
 
 def folder_path() -> str:
