@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import crashes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from .clock import SimClock
     from .faults import Faults
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PHASES", "Boot", "BootCrash"]
 
 PHASES = ("imports", "distributed", "weights", "kv", "autotune", "graphs", "capacity", "http", "warmup")
+_FAULT_AFTER_S = 0.2
 _GRAPH_SIZES = [1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512]
 
 
@@ -75,17 +76,24 @@ class Boot:
         await self.phase("graphs", self._graphs)
         await self.phase("capacity", self._capacity)
 
-    async def phase(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def phase(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run one phase, or the fault that was ordered for it."""
         began = self._clock.now()
-        if self._faults.hang == name:
-            await asyncio.get_running_loop().create_future()
-        if self._faults.crash == name:
+        if name in {self._faults.hang, self._faults.crash}:
+            await self._begin_only(work)
+            if self._faults.hang == name:
+                await asyncio.get_running_loop().create_future()
             raise BootCrash(crashes.describe("ordered"))
         await work()
         if (kind := self._performance.crash) and crashes.PHASE_OF[kind] == name:
             raise BootCrash(crashes.describe(kind))
         self.took[name] = self._clock.now() - began
+
+    async def _begin_only(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Let a phase write its first lines, and no more."""
+        task = asyncio.ensure_future(work())
+        await asyncio.wait([task], timeout=self._clock.real(_FAULT_AFTER_S))
+        task.cancel()
 
     async def sleep(self, seconds: float) -> None:
         """Let simulated time pass."""
