@@ -1,0 +1,59 @@
+"""The simulated node against the figures that it says it reproduces, and what it costs to run it.
+
+    scripts/bench sim_node
+
+Real processes and real time, noise off, a client of its own (``tests/integration/sim/_client.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.integration.sim._client import closed_loop
+from tests.integration.sim._node import Node
+
+TIER = ["--disable-cuda-graph", "--disable-radix-cache", "--num-continuous-decode-steps", "16"]
+TIER += ["--max-running-requests", "2048"]
+EARLY = ["--disable-radix-cache", "--max-running-requests"]
+# name, flags, time scale (None: the profile's), {level: (waves, output tokens per second that are due)}
+RUNS = [
+    ("tier baseline", TIER, None, {1: (4, 10.95), 10: (2, 93), 256: (2, 700), 1024: (2, 1520)}),
+    ("mscclpp", [*TIER, "--enable-mscclpp"], None, {1: (4, 11.17), 10: (2, 94.9), 256: (2, 714), 1024: (2, 1550)}),
+    ("64 running at most", [*EARLY, "64"], 90, {1024: (1, 440)}),
+    ("1024 running at most", [*EARLY, "1024"], None, {512: (2, 1400), 1024: (2, 1870)}),
+    ("allreduce fusion", [*EARLY, "1024", "--enable-flashinfer-allreduce-fusion"], 200, {1024: (1, 236)}),
+]
+
+
+def main() -> None:
+    load = os.getloadavg()[0]
+    print(
+        f"load average at the start {load:.1f} on {os.cpu_count()} CPUs{' (busy: figures are noisy)' if load > 1 else ''}"
+    )
+    print(f"{'configuration':<22} {'level':>5} {'due':>7} {'shown':>7} {'off':>6} {'TTFT p50':>9} {'W/GPU':>6}", end="")
+    print(f" {'window':>7} {'all':>6} {'chunks/s':>8} {'CPU':>5}")
+    for name, flags, scale, levels in RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = {"profile": "rtx-pro-6000-x8", "noise": "0"} | ({"time_scale": str(scale)} if scale else {})
+            node = Node(Path(folder), **settings)
+            began = time.monotonic()
+            with node.server("--tp", "8", *flags) as server:
+                boot = time.monotonic() - began
+                for level, (waves, due) in levels.items():
+                    t = asyncio.run(closed_loop(node, server, level, waves))
+                    print(
+                        f"{name:<22} {level:>5} {due:>7} {t.tokens_per_s:>7.1f} {t.tokens_per_s / due - 1:>+6.1%} "
+                        f"{t.ttft_p50_s:>7.2f} s {t.watts or 0:>6.0f} {t.window_real_s:>5.2f} s {t.total_real_s:>4.1f} s "
+                        f"{t.chunks_per_real_s:>8.0f} {t.server_cpu_share:>5.0%}"
+                    )
+                    sys.stdout.flush()
+        print(f"{name:<22} booted in {boot:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
