@@ -21,7 +21,7 @@ TIER = ["--disable-cuda-graph", "--disable-radix-cache", "--num-continuous-decod
 TIER += ["--max-running-requests", "2048"]
 EARLY = ["--disable-radix-cache", "--max-running-requests"]
 # name, flags, time scale (None: the profile's), {level: (waves, output tokens per second that are due)}
-RUNS = [
+RUNS: list[tuple[str, list[str], int | None, dict[int, tuple[float, float]]]] = [
     ("tier baseline", TIER, None, {1: (4, 10.95), 10: (2, 93), 256: (2, 700), 1024: (2, 1520)}),
     ("mscclpp", [*TIER, "--enable-mscclpp"], None, {1: (4, 11.17), 10: (2, 94.9), 256: (2, 714), 1024: (2, 1550)}),
     ("64 running at most", [*EARLY, "64"], 90, {1024: (1, 440)}),
@@ -32,11 +32,10 @@ RUNS = [
 
 def main() -> None:
     load = os.getloadavg()[0]
-    print(
-        f"load average at the start {load:.1f} on {os.cpu_count()} CPUs{' (busy: figures are noisy)' if load > 1 else ''}"
-    )
-    print(f"{'configuration':<22} {'level':>5} {'due':>7} {'shown':>7} {'off':>6} {'TTFT p50':>9} {'W/GPU':>6}", end="")
-    print(f" {'window':>7} {'all':>6} {'chunks/s':>8} {'CPU':>5}")
+    busy = " (busy: figures are noisy)" if load > 1 else ""
+    print(f"load average at the start {load:.1f} on {os.cpu_count()} CPUs{busy}")
+    heads = ("configuration", "level", "due", "shown", "off", "TTFT p50", "W/GPU", "window", "all", "chunks/s", "CPU")
+    print("{:<22} {:>5} {:>7} {:>7} {:>6} {:>9} {:>6} {:>7} {:>6} {:>8} {:>5}".format(*heads))
     for name, flags, scale, levels in RUNS:
         with tempfile.TemporaryDirectory() as folder:
             settings = {"profile": "rtx-pro-6000-x8", "noise": "0"} | ({"time_scale": str(scale)} if scale else {})
@@ -46,11 +45,10 @@ def main() -> None:
                 boot = time.monotonic() - began
                 for level, (waves, due) in levels.items():
                     t = asyncio.run(closed_loop(node, server, level, waves))
-                    print(
-                        f"{name:<22} {level:>5} {due:>7} {t.tokens_per_s:>7.1f} {t.tokens_per_s / due - 1:>+6.1%} "
-                        f"{t.ttft_p50_s:>7.2f} s {t.watts or 0:>6.0f} {t.window_real_s:>5.2f} s {t.total_real_s:>4.1f} s "
-                        f"{t.chunks_per_real_s:>8.0f} {t.server_cpu_share:>5.0%}"
-                    )
+                    print(f"{name:<22} {level:>5} {due:>7} {t.tokens_per_s:>7.1f}", end=" ")
+                    print(f"{t.tokens_per_s / due - 1:>+6.1%} {t.ttft_p50_s:>7.2f} s {t.watts or 0:>6.0f}", end=" ")
+                    print(f"{t.window_real_s:>5.2f} s {t.total_real_s:>4.1f} s", end=" ")
+                    print(f"{t.chunks_per_real_s:>8.0f} {t.server_cpu_share:>5.0%}")
                     sys.stdout.flush()
         print(f"{name:<22} booted in {boot:.2f} s")
 

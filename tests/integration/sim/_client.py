@@ -43,12 +43,15 @@ class _Loop:
     first: list[tuple[float, float]] = field(default_factory=list)
     done: int = 0
     stopped: bool = False
+    marks: dict[int, asyncio.Future[float]] = field(default_factory=dict)
 
     async def slot(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
         while not self.stopped:
             await self._request(reader, writer)
             self.done += 1
+            if self.done in self.marks:
+                self.marks[self.done].set_result(time.monotonic())
         writer.close()
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,10 +74,9 @@ class _Loop:
         await reader.readexactly(2)
         assert count == self.output
 
-    async def until(self, requests: int) -> float:
-        while self.done < requests:
-            await asyncio.sleep(0.001)
-        return time.monotonic()
+    def when(self, requests: int) -> asyncio.Future[float]:
+        """The time at which so many requests are done."""
+        return self.marks.setdefault(requests, asyncio.get_running_loop().create_future())
 
 
 async def closed_loop(node, server, level: int, waves: float, *, prompt=128, output=128) -> Trial:
@@ -87,9 +89,9 @@ async def closed_loop(node, server, level: int, waves: float, *, prompt=128, out
     )
     reading = asyncio.create_task(_read_watts(smi, watts))
     began, cpu = time.monotonic(), _cpu_s(server.process.pid)
+    marks = loop.when(level), loop.when(level + round(waves * level))
     slots = [asyncio.create_task(loop.slot()) for _ in range(level)]
-    first = await loop.until(level)
-    last = await loop.until(level + round(waves * level))
+    first, last = await asyncio.gather(*marks)
     loop.stopped = True
     await asyncio.gather(*slots)
     total, cpu = time.monotonic() - began, _cpu_s(server.process.pid) - cpu

@@ -29,7 +29,8 @@ def rtx(tmp_path_factory):
     [(1, 4, 10.95, 250), (10, 2, 93, 262), (256, 1, 700, 308), (1024, 1, 1520, 330)],
 )
 def test_levels_show_their_figures(rtx, level, waves, tokens_per_s, watts):
-    trial = asyncio.run(closed_loop(*rtx, level, waves))
+    node, server = rtx
+    trial = asyncio.run(closed_loop(node, server, level, waves))
     assert trial.tokens_per_s == pytest.approx(tokens_per_s, rel=0.08)
     assert trial.watts == pytest.approx(watts, rel=0.05)
     assert trial.server_cpu_share < 0.6
