@@ -40,7 +40,7 @@ FLOOR_SD = 0.001
 _NODES = 32
 #: Belief that boots differ by nothing but trial noise, in units of the flat prior on log tau^2 (found by
 #: calibration).
-BOUND = 3.0
+BOUND = 1.5
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class Prior:
         var: ``s0^2``, the squared sd between boots; scalar or one per draw.
         df: ``d0``, how many boots that belief is worth; 0 for none. Scalar or one per draw.
         shares: Grid of the drift's share of ``tau^2``.
-        share_weights: Prior weight of each of them.
+        share_weights: Prior weight of each of them, shape (J,), or (..., J) to differ between draws.
     """
 
     var: float | Array
     df: float | Array
     shares: tuple[float, ...] = (0.0,)
-    share_weights: tuple[float, ...] = (1.0,)
+    share_weights: tuple[float, ...] | Array = (1.0,)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
     with np.errstate(divide="ignore"):
         log_shares = np.log(share_weights)
     log_likelihood, mean, variance = likelihood(y, noise_var, layout, tau2, shares)
-    log_weight = log_likelihood + log_prior[..., None] + log_shares
+    log_weight = log_likelihood + log_prior[..., None] + log_shares[..., None, :]
     weight = np.exp(log_weight - np.max(log_weight, axis=(-2, -1), keepdims=True))
     weight /= np.sum(weight, axis=(-2, -1), keepdims=True)
     flat = (*y.shape[:-1], -1)
