@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from pytest_sglang_perf.verdict import Boot
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+
 #: Other levels that noise is learned from: their sds as multiples of the judged level's. Fixed, and not alike.
-OTHER_LEVELS = (0.6, 1.3, 1.8)
+OTHER_LEVELS = (0.7, 1.25, 1.6)
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Truth:
     """
 
     boot_sd: float = 0.02
-    trial_sd: float = 0.01
+    trial_sd: float = 0.005
     drift_sd: float = 0.0
     change: float = 0.0
     reference: int = 5
@@ -39,42 +45,54 @@ class Truth:
 
 @dataclass(frozen=True)
 class Sample:
-    """Draws of one cell, all of shape (draws, boots); reference boots first.
+    """Draws of one cell; reference boots first.
 
     Attributes:
-        y: Mean log value of each boot.
-        squares: Sum of squared deviations of its log trials.
+        logs: Shape (draws, boots, trials), log value of each trial.
         side: Shape (boots,), true for the candidate.
         session: Shape (boots,).
         truth: The cell.
     """
 
-    y: np.ndarray
-    squares: np.ndarray
+    logs: Array
     side: np.ndarray
     session: np.ndarray
     truth: Truth
+
+    @cached_property
+    def y(self) -> Array:
+        """Shape (draws, boots): mean log value of each boot."""
+        means: Array = self.logs.mean(axis=2)
+        return means
+
+    @cached_property
+    def squares(self) -> Array:
+        """Shape (draws, boots): sum of squared deviations of a boot's log trials."""
+        squares: Array = np.sum((self.logs - self.y[..., None]) ** 2, axis=2)
+        return squares
 
     def first(self, candidate: int) -> Sample:
         """The same draws as they looked after so many candidate boots."""
         n = self.truth.reference + candidate
         truth = replace(self.truth, candidate=candidate)
-        return Sample(self.y[:, :n], self.squares[:, :n], self.side[:n], self.session[:n], truth)
+        return Sample(self.logs[:, :n], self.side[:n], self.session[:n], truth)
 
     def piece(self, part: slice) -> Sample:
         """Some of the draws."""
-        return replace(self, y=self.y[part], squares=self.squares[part])
+        return Sample(self.logs[part], self.side, self.session, self.truth)
 
 
-def boot_noise(rng: np.random.Generator, shape: str, sd: float, size: tuple[int, int]) -> np.ndarray:
+def boot_noise(rng: np.random.Generator, shape: str, sd: float, size: tuple[int, int]) -> Array:
     """Noise of mean 0 and the given sd."""
     if shape == "heavy":
-        return rng.standard_t(3, size) * sd / np.sqrt(3)
+        heavy: Array = rng.standard_t(3, size) * sd / np.sqrt(3)
+        return heavy
     if shape == "bimodal":
         # Four boots in five near the fast mode, the fifth four sds of a mode slower; scaled to the wanted sd.
         slow = rng.random(size) < 0.2
         raw = rng.normal(size=size) - 4.0 * slow + 0.8
-        return raw * sd / np.sqrt(1 + 16 * 0.2 * 0.8)
+        modes: Array = raw * sd / np.sqrt(1 + 16 * 0.2 * 0.8)
+        return modes
     return rng.normal(0, sd, size)
 
 
@@ -87,14 +105,23 @@ def draw(rng: np.random.Generator, truth: Truth, draws: int) -> Sample:
     drift = rng.normal(0, truth.drift_sd, (draws, spread + 1))
     y = drift[:, session] + boot_noise(rng, truth.shape, truth.boot_sd, (draws, n))
     y = y + np.where(side, np.log1p(truth.change), 0.0)
-    y = y + rng.normal(0, truth.trial_sd / np.sqrt(truth.trials), (draws, n))
-    squares = truth.trial_sd**2 * rng.chisquare(max(truth.trials - 1, 1), (draws, n)) if truth.trials > 1 else 0 * y
-    return Sample(y, squares, side, session, truth)
+    logs = y[..., None] + rng.normal(0, truth.trial_sd, (draws, n, truth.trials))
+    return Sample(logs, side, session, truth)
 
 
 def other_levels(rng: np.random.Generator, truth: Truth, draws: int) -> list[Sample]:
-    """Stored boots of the other levels, from the same sessions as the judged level's, each with noise of its own."""
+    """The same boots at the other levels: same design and change, each level with noise and drift of its own."""
     return [
-        draw(rng, replace(truth, boot_sd=truth.boot_sd * f, trial_sd=truth.trial_sd * f, candidate=0, change=0.0), draws)
-        for f in OTHER_LEVELS
+        draw(rng, replace(truth, boot_sd=truth.boot_sd * factor, trial_sd=truth.trial_sd * factor), draws)
+        for factor in OTHER_LEVELS
     ]
+
+
+def as_boots(sample: Sample, number: int) -> tuple[list[Boot], list[Boot]]:
+    """One draw as `compare` takes it: candidate, reference."""
+    boots = [
+        Boot(tuple(np.exp(logs).tolist()), f"s{session}" if sample.truth.sessions else "")
+        for logs, session in zip(sample.logs[number], sample.session, strict=True)
+    ]
+    cut = sample.truth.reference
+    return boots[cut:], boots[:cut]

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["learn_noise", "pool"]
 
-#: Boot variances that are considered: sds from 0.05 % to 60 %.
-_LOG_VAR = np.linspace(2 * math.log(0.0005), 2 * math.log(0.6), 40)
+#: Boot variances that are considered: sds from 0.1 % to 50 %.
+_LOG_VAR = np.linspace(2 * math.log(0.001), 2 * math.log(0.5), 26)
 #: How alike the variances of levels may be (d0). 4 means that two levels in three lie within a factor of 1.6
 #: of the typical sd either way, 16 a factor of 1.2; a stated belief, corrected by the levels themselves.
 _ALIKE = (2.0, 4.0, 8.0, 16.0)
 _MOST_DF = 60.0
-#: How far the typical log variance may be from the prior's: a factor of e in the sd, more or less.
-_TYPICAL_SD = 2.0
+#: Where the typical boot sd of a level is sought: in the middle of what serving metrics show (0.5 to 5 %), give or take
+#: a factor of e. A weak belief: five boots on each of three levels outweigh it ten to one.
+_TYPICAL_LOG_VAR = 2 * math.log(0.016)
+_TYPICAL_LOG_VAR_SD = 2.0
 #: log(90 % point / median) of the inverse chi-squared, falling with its degrees of freedom; for `np.interp`.
 _DFS = np.exp(np.linspace(math.log(_MOST_DF), math.log(0.5), 200))
 _LOG_RATIOS = np.log(special.chdtri(_DFS, 0.5) / special.chdtri(_DFS, 0.9))
@@ -42,33 +44,39 @@ _LOG_RATIOS = np.log(special.chdtri(_DFS, 0.5) / special.chdtri(_DFS, 0.9))
 def learn_noise(
     histories: Mapping[Any, Boots] | Iterable[Boots],
     *,
+    current: Mapping[Any, Boots] | None = None,
     prior: Noise = STATED,
     leave_out: Hashable | None = None,
 ) -> Noise:
     """Noise of one level, learned from boots whose means need not agree.
 
     Args:
-        histories: Boots per level (or metric, or config): each item has one mean of its own. Keep metrics of
-            different kinds apart; throughput and p99 latency do not share their noise.
-        prior: Returned where the histories say nothing (no item with two boots).
-        leave_out: Key of the level that is about to be judged. Its own boots are weighed by `compare` itself
-            and would count twice.
+        histories: Boots per level (or metric, or config): each item has one mean of its own. Keep metrics of different
+            kinds apart; throughput and p99 latency do not share their noise.
+        current: Boots of this session for keys of ``histories``. Their mean may have changed, so only their spread
+            counts; seen beside the spread over sessions it tells drift from boot noise.
+        prior: Gives the belief in drift to begin with, and is returned where nothing can be learned (no item with two
+            boots).
+        leave_out: Key of the level that is about to be judged. Its own boots are weighed by `compare` itself and
+            would count twice.
 
     Returns:
         Spread between boots, spread between trials, and the belief in drift between sessions.
     """
-    if isinstance(histories, Mapping):
-        items = [boots for key, boots in histories.items() if leave_out is None or key != leave_out]
-    else:
-        items = list(histories)
-    levels = [as_boots(boots, "history") for boots in items if len(boots) > 0]
-    trial_sd, trial_df = _trial_noise(levels)
-    usable = [boots for boots in levels if len(boots) > 1]
+    items = dict(histories if isinstance(histories, Mapping) else enumerate(histories))
+    fresh = current or {}
+    levels = [
+        (as_boots(boots, "history"), as_boots(fresh[key], "current") if fresh.get(key) else ())
+        for key, boots in items.items()
+        if len(boots) > 0 and (leave_out is None or key != leave_out)
+    ]
+    trial_sd, trial_df = _trial_noise([old + new for old, new in levels])
+    usable = [(old, new) for old, new in levels if len(old) > 1 or len(new) > 1]
     if not usable:
         return Noise(prior.boot_sd, prior.boot_df, trial_sd, trial_df, prior.drift, prior.source)
-    logs = np.stack([_likelihood(boots, trial_sd**2 if trial_df else 0.0) for boots in usable])
-    sd, df, drift = pool(logs, prior)
-    count = sum(len(boots) for boots in usable)
+    logs = np.stack([_likelihood(old, new, trial_sd**2 if trial_df else 0.0) for old, new in usable])
+    sd, df, drift = pool(logs, prior.drift)
+    count = sum(len(old) + len(new) for old, new in usable)
     return Noise(
         boot_sd=float(sd),
         boot_df=float(df),
@@ -79,14 +87,13 @@ def learn_noise(
     )
 
 
-def pool(log_likelihoods: Array, prior: Noise) -> tuple[Array, Array, Array]:
+def pool(log_likelihoods: Array, drift: tuple[float, ...]) -> tuple[Array, Array, Array]:
     """Combine levels.
 
     Args:
         log_likelihoods: Shape (..., levels, K, J): of boot variance (``_LOG_VAR``) and drift share of each
             level.
-        prior: Where the typical boot sd is sought (within a factor of 2.7, more or less), and the belief in
-            drift.
+        drift: Belief in each of the J drift shares to begin with.
 
     Returns:
         Boot sd and degrees of freedom of a further level, shape (...), and belief in the shares, shape (...,
@@ -95,8 +102,8 @@ def pool(log_likelihoods: Array, prior: Noise) -> tuple[Array, Array, Array]:
     family = _family()  # (H, K)
     peak = np.max(log_likelihoods, axis=(-2, -1), keepdims=True)
     marginal = np.einsum("hk,...kj->...hj", family, np.exp(log_likelihoods - peak))  # (..., levels, H, J)
-    joint = np.sum(np.log(np.maximum(marginal, 1e-300)), axis=-3) + np.log(np.maximum(prior.drift, 1e-300))
-    typical = -0.5 * ((_LOG_VAR - 2 * math.log(prior.boot_sd)) / _TYPICAL_SD) ** 2
+    joint = np.sum(np.log(np.maximum(marginal, 1e-300)), axis=-3) + np.log(np.maximum(drift, 1e-300))
+    typical = -0.5 * ((_LOG_VAR - _TYPICAL_LOG_VAR) / _TYPICAL_LOG_VAR_SD) ** 2
     joint = joint + np.tile(typical, len(_ALIKE))[:, None]
     belief = np.exp(joint - np.max(joint, axis=(-2, -1), keepdims=True))
     belief /= np.sum(belief, axis=(-2, -1), keepdims=True)
@@ -140,17 +147,19 @@ def _family() -> Array:
     return np.array(rows)
 
 
-def _likelihood(boots: tuple[Boot, ...], pooled_trial_var: float) -> Array:
+def _likelihood(old: tuple[Boot, ...], new: tuple[Boot, ...], pooled_trial_var: float) -> Array:
+    boots = old + new
     logs = [np.log(np.asarray(boot.trials)) for boot in boots]
     y = np.array([float(values.mean()) for values in logs])
     df = sum(len(values) - 1 for values in logs)
     own = sum(float(np.sum((values - values.mean()) ** 2)) for values in logs)
     trial_var = own / df if df >= 3 else pooled_trial_var
     noise_var = np.array([trial_var / len(values) for values in logs])
+    side = np.arange(len(boots)) >= (len(old) if new else 0)
     names = {name: number for number, name in enumerate(dict.fromkeys(boot.session for boot in boots))}
     known = all(boot.session for boot in boots)
     sessions = np.array([names[boot.session] if known else index for index, boot in enumerate(boots)])
-    return grid_likelihood(y, noise_var, Layout(np.ones(len(boots), dtype=bool), sessions))
+    return grid_likelihood(y, noise_var, Layout(side, sessions))
 
 
 def _trial_noise(levels: list[tuple[Boot, ...]]) -> tuple[float, float]:

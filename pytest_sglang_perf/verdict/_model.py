@@ -37,7 +37,7 @@ __all__ = ["FLOOR_SD", "Layout", "Posterior", "Prior", "fit", "likelihood"]
 
 #: No boot is believed to repeat better than this (sd of the log value): clocks, rounding and luck.
 FLOOR_SD = 0.001
-_NODES = 32
+_NODES = 24
 #: Belief that boots differ by nothing but trial noise, in units of the flat prior on log tau^2 (found by
 #: calibration).
 BOUND = 1.5
@@ -146,7 +146,7 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
         prior: Beliefs about the variances.
 
     Returns:
-        A mixture over ``len(prior.shares)`` times 32 components.
+        A mixture over ``len(prior.shares)`` times 24 components.
     """
     y = np.asarray(y, dtype=float)
     noise_var = np.broadcast_to(np.asarray(noise_var, dtype=float), y.shape)
@@ -193,22 +193,28 @@ def likelihood(y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: 
     drift_var = (tau2[..., None] * shares)[..., None]  # (..., K, J, 1)
     y = y[..., None, None, :]  # (..., 1, 1, n)
 
-    w = 1 / (boot_var[..., None] + noise_var[..., None, None, :])  # (..., K, J, n)
-    wy = w * y
-    w_s, wc_s, y_s = w @ one_hot, (w * side) @ one_hot, wy @ one_hot  # (..., K, J, S)
+    # Boots with as many trials each have one weight; then the sums over boots need not be done for every node.
+    alike = bool(np.all(noise_var == noise_var[..., :1]))
+    w = 1 / (boot_var[..., None] + noise_var[..., None, None, : 1 if alike else None])  # (..., K, J, 1 or n)
+
+    def weigh(values: Array, members: Array) -> Array:
+        return w * (values @ members) if alike else (w * values) @ members
+
+    everyone = np.ones((len(side), 1))
+    w_s, wc_s, y_s = weigh(everyone.T, one_hot), weigh(side, one_hot), weigh(y, one_hot)  # (..., K, J, S)
     swell = 1 + drift_var * w_s
     gain = drift_var / swell
     a_cc = np.sum(wc_s - gain * wc_s**2, axis=-1)
-    b_c = wy @ side - np.sum(gain * wc_s * y_s, axis=-1)
-    log_det = np.sum(np.log(swell), axis=-1) - np.sum(np.log(w), axis=-1)
-    square = np.sum(wy * y, axis=-1) - np.sum(gain * y_s**2, axis=-1)
+    b_c = weigh(y * side, everyone)[..., 0] - np.sum(gain * wc_s * y_s, axis=-1)
+    log_det = np.sum(np.log(swell), axis=-1) - np.sum(np.log(w), axis=-1) * (len(side) if alike else 1)
+    square = weigh(y * y, everyone)[..., 0] - np.sum(gain * y_s**2, axis=-1)
     if not layout.two_sided:
         mean = b_c / a_cc
         return -0.5 * (log_det + np.log(a_cc) + square - mean * b_c), mean + origin[..., None], 1 / a_cc
     wr_s = w_s - wc_s
     a_rr = np.sum(wr_s - gain * wr_s**2, axis=-1)
     a_cr = -np.sum(gain * wc_s * wr_s, axis=-1)
-    b_r = wy @ (1 - side) - np.sum(gain * wr_s * y_s, axis=-1)
+    b_r = weigh(y * (1 - side), everyone)[..., 0] - np.sum(gain * wr_s * y_s, axis=-1)
     det = a_cc * a_rr - a_cr**2
     mean_c = (a_rr * b_c - a_cr * b_r) / det
     mean_r = (a_cc * b_r - a_cr * b_c) / det

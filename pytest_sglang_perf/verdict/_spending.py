@@ -11,6 +11,7 @@ so that they serve t-like intervals too (the significance level approach, ibid.,
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -62,6 +63,11 @@ def nominal_levels(information: Sequence[float], alpha: float, family: Spending)
     Returns:
         One level a look; comparing each look's one-sided p-value with its level spends ``alpha`` in all.
     """
+    return _nominal_levels(tuple(information), alpha, family)
+
+
+@lru_cache(maxsize=256)
+def _nominal_levels(information: tuple[float, ...], alpha: float, family: Spending) -> tuple[float, ...]:
     shares = [value / information[-1] for value in information]
     if any(b <= a for a, b in zip([0.0, *shares], shares, strict=False)):
         raise VerdictError(f"information must rise from look to look, got {list(information)}")

@@ -1,0 +1,69 @@
+"""scripts/bench calibration [--quick] [--write]: how often the verdicts are wrong and how often they answer."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pytest_sglang_perf.verdict import compare
+
+from . import recorded, studies
+from .draws import Truth, as_boots, draw
+from .report import Report
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "calibration.md"
+HEAD = """# Calibration: how often the verdicts are wrong
+
+Every figure here comes from draws whose truth is known, judged by the code that judges your boots
+(`scripts/bench calibration --write` makes this page). "False `violated`" is always at the worst point, a true change of
+exactly the margin; at no change it is far rarer. [Verdicts](verdicts.md) explains the words.
+
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench calibration", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few draws and cells, under a minute")
+    parser.add_argument("--write", action="store_true", help="write docs/explanation/calibration.md")
+    options = parser.parse_args(arguments)
+    started = time.process_time()
+    report = Report()
+    draws = 400 if options.quick else 4000
+    studies.power(report, draws if options.quick else 2 * draws, quick=options.quick)
+    studies.false_alarms_looks(report, draws, quick=options.quick)
+    studies.other_shapes_and_places(report, draws)
+    studies.false_alarms_one_look(report, draws if options.quick else 2 * draws, quick=options.quick)
+    studies.inference_doctor_cells(report, 2 * draws)
+    studies.peers(report, draws)
+    studies.paired_plans(report, draws // 8)
+    recorded.h200(report)
+    speed(report)
+    spent = time.process_time() - started
+    summary = report.summary()
+    print("\n".join(summary))
+    print(f"{spent:.0f} s of CPU")
+    if options.write:
+        foot = f"\n{draws} draws a cell and more, {spent:.0f} s of one core.\n"
+        text = HEAD + "## What was asked and what came out\n" + "\n".join(summary) + "\n".join(report.lines) + foot
+        PAGE.write_text(text.replace("\n\n\n", "\n\n"), encoding="utf-8")
+    return 0 if all(met for *_, met in report.targets) else 1
+
+
+def speed(report: Report) -> None:
+    sample = draw(np.random.default_rng(1), Truth(candidate=3), 1)
+    candidate, reference = as_boots(sample, 0)
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        compare(candidate, reference, margin=0.05, better="higher")
+        times.append(time.perf_counter() - start)
+    median = 1000 * float(np.median(times))
+    report.say("", "## Speed", "", f"One `compare` of 3 against 5 boots with sessions: {median:.1f} ms (median of 50).")
+    report.target("one comparison", "under 5 ms", f"{median:.1f} ms", met=median < 5)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,324 @@
+"""The cells, one function a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy import special
+
+from pytest_sglang_perf.verdict import SequentialPlan, at_least
+
+from .draws import OTHER_LEVELS, Truth, draw, other_levels
+from .ours import below, learn, sequential
+from .peers import RULES
+from .report import Report, percent, rate
+
+MARGIN = 0.05
+EDGE = float(np.log1p(-MARGIN))
+
+
+def seeded(*parts: object) -> np.random.Generator:
+    """The same draws for a cell, whatever ran before it."""
+    return np.random.default_rng([ord(character) for character in repr(parts)])
+
+
+def plan(looks: tuple[int, ...], reference: int = 5) -> SequentialPlan:
+    return SequentialPlan(looks, reference=reference)
+
+
+def one_look(truth: Truth, draws: int, *, pooled: bool) -> tuple[float, float, float]:
+    """At a true change of exactly the margin: false `violated`, false `holds`, coverage of the 90 % interval."""
+    rng = seeded("one", truth, pooled)
+    truth = replace(truth, change=-MARGIN)
+    sample = draw(rng, truth, draws)
+    learned = learn(other_levels(rng, truth, draws)) if pooled else None
+    (chance,) = below(sample, (EDGE,), learned)
+    return rate(1 - chance <= 0.05), rate(chance <= 0.05), rate((chance > 0.05) & (chance < 0.95))
+
+
+def looked(
+    truth: Truth, looks: tuple[int, ...], draws: int, margin: float = MARGIN, *, pooled: bool = True
+) -> tuple[float, float, float]:
+    """Holds, violated, and mean boots used, of a plan with these looks."""
+    rng = seeded("looks", truth, looks, margin, pooled)
+    truth = replace(truth, candidate=looks[-1])
+    sample = draw(rng, truth, draws)
+    others = other_levels(rng, truth, draws) if pooled else None
+    answer, used = sequential(sample, looks, plan(looks, truth.reference).levels, margin, others)
+    return rate(answer == 1), rate(answer == -1), float(np.mean(used))
+
+
+def plain_pooled_t(truth: Truth, looks: tuple[int, ...], draws: int, margin: float = MARGIN) -> tuple[float, float]:
+    """The textbook rule: pooled t on boots, the error split evenly over the looks, sessions ignored."""
+    rng = seeded("looks", truth, looks, margin, True)
+    sample = draw(rng, replace(truth, candidate=looks[-1]), draws)
+    answer = np.zeros(draws, dtype=int)
+    for n in looks:
+        y, side = sample.first(n).y, sample.first(n).side
+        new, old = y[:, side], y[:, ~side]
+        df = y.shape[1] - 2
+        s2 = (new.var(axis=1) * new.shape[1] + old.var(axis=1) * old.shape[1]) / df
+        t = (new.mean(axis=1) - old.mean(axis=1) - np.log1p(-margin)) / np.sqrt(s2 * (1 / n + 1 / old.shape[1]))
+        limit = special.stdtrit(df, 1 - 0.05 / len(looks))
+        answer = np.where(answer == 0, np.where(t >= limit, 1, np.where(t <= -limit, -1, 0)), answer)
+    return rate(answer == 1), rate(answer == -1)
+
+
+def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
+    report.say(
+        "", "## False alarms without drift, one look", "",
+        "True change exactly the margin (5 %), 5 stored boots, 4 trials a boot, no sessions recorded. Each field:"
+        " false `violated` / false `holds` / coverage of the 90 % interval, in % of draws.",
+    )  # fmt: skip
+    boots = (1, 3) if quick else (1, 2, 3, 5, 8)
+    worst = {"normal": 0.0, "other": 0.0, "low": 1.0, "high": 0.0, "high_calm": 0.0}
+    for pooled in (False, True):
+        rows = []
+        cells = [("normal", sb, sw) for sb in (0.005, 0.02, 0.05) for sw in (0.005, 0.05, 0.15)]
+        cells += [("heavy", 0.02, 0.01), ("bimodal", 0.02, 0.01)]
+        for shape, sb, sw in cells[::3] if quick else cells:
+            row = [shape, percent(sb), percent(sw)]
+            for n in boots:
+                truth = Truth(boot_sd=sb, trial_sd=sw, candidate=n, sessions=0, shape=shape)
+                wrong, missed, cover = one_look(truth, draws, pooled=pooled)
+                row.append(f"{percent(wrong)} / {percent(missed)} / {percent(cover)}")
+                key = "normal" if shape == "normal" else "other"
+                worst[key] = max(worst[key], wrong)
+                if shape == "normal":
+                    worst["low"] = min(worst["low"], cover)
+                    worst["high"] = max(worst["high"], cover)
+                    if sw <= 2.5 * sb:
+                        worst["high_calm"] = max(worst["high_calm"], cover)
+            rows.append(row)
+        how = f"noise pooled over 4 levels (the others at {', '.join(map(str, OTHER_LEVELS))} times the sd)"
+        report.say("", f"*{how if pooled else 'these boots alone'}*")
+        report.table(["noise", "boot sd %", "trial sd %", *(f"{n} new" for n in boots)], rows)
+    slack = 2.5 * np.sqrt(0.05 * 0.95 / draws)
+    report.target(
+        "false `violated`, model's assumptions hold, one look, worst cell", "at most 5 %",
+        f"{percent(worst['normal'])} % (Monte Carlo 2.5 sd: {percent(slack)})", met=worst["normal"] <= 0.05 + slack,
+    )  # fmt: skip
+    report.target(
+        "false `violated`, heavy tails and two modes, worst cell", "at most 8 %", f"{percent(worst['other'])} %",
+        met=worst["other"] <= 0.08,
+    )  # fmt: skip
+    report.target(
+        "coverage of the 90 % interval, trial sd up to 2.5 boot sds", "88 to 92 %",
+        f"{percent(worst['low'])} to {percent(worst['high_calm'])} %",
+        met=worst["low"] >= 0.88 - 0.005 and worst["high_calm"] <= 0.92 + 0.005,
+    )  # fmt: skip
+    report.target(
+        "coverage where trial noise dominates (it errs wide)", "88 to 92 %", f"up to {percent(worst['high'])} %",
+        met=worst["high"] <= 0.925,
+    )  # fmt: skip
+
+
+def false_alarms_looks(report: Report, draws: int, *, quick: bool) -> None:
+    report.say(
+        "", "## False alarms after sequential looks, and under drift", "",
+        "True change exactly the margin (5 %), 5 stored boots, noise pooled over 4 levels, O'Brien-Fleming spending."
+        " `violated` in % of draws: references from 5 sessions / the plain pooled t with the error split evenly over"
+        " the looks / references from 1 session.",
+    )  # fmt: skip
+    plans = ((1, 2, 3),) if quick else ((1, 2, 3), (1, 2, 3, 4, 5), (1, 2, 3, 5, 8))
+    rows = []
+    worst = {0.0: 0.0, 0.01: 0.0, 0.02: 0.0}
+    for drift in (0.0, 0.02) if quick else (0.0, 0.01, 0.02):
+        for sb in (0.02,) if quick else (0.005, 0.01, 0.02, 0.035, 0.05):
+            row = [percent(drift), percent(sb)]
+            for looks in plans:
+                truth = Truth(boot_sd=sb, drift_sd=drift, change=-MARGIN)
+                wrong = looked(truth, looks, draws)[1]
+                plain = plain_pooled_t(truth, looks, 4 * draws)[1]
+                single = replace(truth, sessions=1)
+                alone = looked(single, looks, draws // 2)[1] if drift and looks == (1, 2, 3) else None
+                worst[drift] = max(worst[drift], wrong)
+                row.append(
+                    f"{percent(wrong)} / {percent(plain)}" + (f" / {percent(alone)}" if alone is not None else "")
+                )
+            rows.append(row)
+    report.table(["drift sd %", "boot sd %", *(f"looks at {', '.join(map(str, p))}" for p in plans)], rows)
+    report.target(
+        "false `violated` after looks, no drift, worst cell", "at most 5 %", f"{percent(worst[0.0])} %",
+        met=worst[0.0] <= 0.05,
+    )  # fmt: skip
+    for drift in (0.01, 0.02):
+        if worst[drift]:
+            slack = 2 * np.sqrt(0.08 * 0.92 / draws)
+            report.target(
+                f"false `violated` after looks, drift {percent(drift)} %, references from 5 sessions, worst cell",
+                "at most 8 %", f"{percent(worst[drift])} % (Monte Carlo 2 sd: {percent(slack)})",
+                met=worst[drift] <= 0.08 + slack,
+            )  # fmt: skip
+
+
+def other_shapes_and_places(report: Report, draws: int) -> None:
+    report.say(
+        "", "## Where the assumptions fail", "",
+        "Looks at 1, 2, 3, no drift, boot sd 2 %, true change exactly the margin; `violated` / `holds` in %. The"
+        " loudest and the quietest of four levels are the ones that pooling serves worst.",
+    )  # fmt: skip
+    rows = []
+    for name, shape, sessions, pooled in (
+        ("normal", "normal", 5, True), ("heavy tails (t, 3 df)", "heavy", 5, True),
+        ("two modes (1 boot in 5 slow by 4 sd)", "bimodal", 5, True), ("normal", "normal", 0, False),
+        ("heavy tails", "heavy", 0, False), ("two modes", "bimodal", 0, False),
+    ):  # fmt: skip
+        holds, wrong, _ = looked(Truth(shape=shape, sessions=sessions, change=-MARGIN), (1, 2, 3), draws, pooled=pooled)
+        how = "pooled, 5 sessions" if pooled else "these boots alone, no sessions"
+        rows.append([f"{name}; {how}", percent(wrong), percent(holds)])
+        if shape != "normal":
+            report.target(
+                f"false `violated` after looks: {name}; {how}", "at most 8 %", f"{percent(wrong)} %", met=wrong <= 0.08
+            )
+    scales = (1.0, *OTHER_LEVELS)
+    errors = []
+    for judged in sorted(scales):
+        others = tuple(s / judged for s in scales if s != judged)
+        rng = seeded("place", judged)
+        truth = Truth(change=-MARGIN)
+        sample = draw(rng, truth, draws)
+        levels = [draw(rng, replace(truth, boot_sd=0.02 * f, trial_sd=0.005 * f), draws) for f in others]
+        answer, _ = sequential(sample, (1, 2, 3), plan((1, 2, 3)).levels, MARGIN, levels)
+        errors.append(rate(answer == -1))
+        rows.append([f"judged level is the one at {judged} of {', '.join(map(str, sorted(scales)))}",
+                     percent(errors[-1]), percent(rate(answer == 1))])  # fmt: skip
+    report.table(["cell", "`violated` %", "`holds` %"], rows)
+    report.target(
+        "false `violated` after looks, each of the four levels judged in turn: mean, worst", "at most 5 %, 8 %",
+        f"{percent(float(np.mean(errors)))} %, {percent(max(errors))} %",
+        met=float(np.mean(errors)) <= 0.05 and max(errors) <= 0.08,
+    )  # fmt: skip
+
+
+def power(report: Report, draws: int, *, quick: bool) -> None:
+    report.say(
+        "", "## Power", "",
+        "Boot sd 2 %, 5 stored boots; the right answer in % of draws within the budget, and the boots it took."
+        " The plain pooled t splits the error evenly over the looks.",
+    )  # fmt: skip
+    rows = []
+    asked = (
+        ("no change, margin 5 %, within 3", 0.0, 0.05, (1, 2, 3), 0.90),
+        ("10 % slower, margin 5 %, within 3", -0.10, 0.05, (1, 2, 3), 0.90),
+        ("5 % slower, margin 2 %, within 5", -0.05, 0.02, (1, 2, 3, 4, 5), 0.60),
+    )
+    for what, change, margin, looks, wanted in asked:
+        side = 0 if change == 0 else 1
+        ours = looked(Truth(change=change), looks, draws, margin)
+        plain = plain_pooled_t(Truth(change=change), looks, 4 * draws, margin)[side]
+        alone = looked(Truth(change=change), looks, draws, margin, pooled=False)[side]
+        unknown = looked(Truth(change=change, sessions=0), looks, draws, margin)[side]
+        row = [what, percent(ours[side]), f"{ours[2]:.2f}", percent(alone), percent(unknown), percent(plain)]
+        row.extend(
+            percent(looked(Truth(change=change, drift_sd=drift), looks, draws // 2, margin)[side])
+            for drift in (() if quick else (0.01, 0.02))
+        )
+        rows.append(row)
+        report.target(
+            f"{what} new boots, references from 5 sessions", f"at least {percent(wanted)} %",
+            f"{percent(ours[side])} %", met=ours[side] >= wanted,
+        )  # fmt: skip
+    head = ["question", "ours, pooled", "boots", "ours, not pooled", "ours, sessions unknown", "plain pooled t"]
+    report.table(head + ([] if quick else ["ours, drift 1 %", "ours, drift 2 %"]), rows)
+
+
+def inference_doctor_cells(report: Report, draws: int) -> None:
+    report.say(
+        "", "## inference-doctor's published cells", "",
+        "Threshold 10 %, CV 4 %, one look, equal runs a side, no sessions. In % of draws.",
+    )  # fmt: skip
+    published = {3: (78, 37, 85), 5: (98, 65, 99)}
+    rows = []
+    for n, figures in published.items():
+        for change, figure in zip((0.0, -0.15, -0.20, -0.10), (*figures, None), strict=True):
+            truth = Truth(boot_sd=0.04, trial_sd=0.0, trials=1, reference=n, candidate=n, sessions=0, change=change)
+            rng = seeded("doctor", n, change)
+            sample = draw(rng, truth, draws)
+            learned = learn(other_levels(rng, truth, draws))
+            edge = float(np.log1p(-0.10))
+            right = 1 if change == 0 else -1
+            theirs = rate(RULES["inference-doctor (Welch interval on boots)"](sample, 0.10, rng) == right)
+            scores = []
+            for noise in (learned, None):
+                (chance,) = below(sample, (edge,), noise)
+                scores.append(rate(chance <= 0.05) if right == 1 else rate(1 - chance <= 0.05))
+            what = {0.0: "no change, PASS", -0.10: "at the threshold, FAIL (an error)"}.get(
+                change, f"{-change:.0%} drop, FAIL"
+            )
+            rows.append(
+                [f"{n} a side", what, str(figure or ""), percent(theirs), percent(scores[0]), percent(scores[1])]
+            )
+            if figure is not None:
+                report.target(
+                    f"inference-doctor's cell, {n} a side, {what}", f"better than {figure} %",
+                    f"{percent(scores[0])} %", met=scores[0] > figure / 100,
+                )  # fmt: skip
+            else:
+                report.target(
+                    f"inference-doctor's errors, {n} a side", f"no more than its {percent(theirs)} % (5 % nominal)",
+                    f"{percent(scores[0])} %", met=scores[0] <= max(theirs, 0.05),
+                )  # fmt: skip
+    report.table(["runs", "cell", "published", "its rule, here", "ours, pooled", "ours, not pooled"], rows)
+
+
+def peers(report: Report, draws: int) -> None:
+    report.say(
+        "", "## Peers on the same draws", "",
+        "Boot sd 2 %, trial sd 1 %, 4 trials a boot, margin 5 %, 5 stored boots from 5 sessions, up to 3 new boots."
+        " Each field: regression / fine / no answer, in % of draws. Rules that know no third answer call everything"
+        " else fine.",
+    )  # fmt: skip
+    changes = (0.0, -0.03, -0.05, -0.10)
+    for drift in (0.0, 0.02):
+        answers: dict[str, list[str]] = {name: [] for name in RULES}
+        answers["**ours, looks at 1, 2, 3**"] = []
+        for change in changes:
+            truth = Truth(trial_sd=0.01, drift_sd=drift, change=change)
+            rng = seeded("peers", drift, change)
+            sample, others = draw(rng, truth, draws), other_levels(rng, truth, draws)
+            for name, rule in RULES.items():
+                answers[name].append(_three(rule(sample, MARGIN, rng)))
+            mine, _ = sequential(sample, (1, 2, 3), plan((1, 2, 3)).levels, MARGIN, others)
+            answers["**ours, looks at 1, 2, 3**"].append(_three(mine))
+        report.say("", f"*drift between sessions {drift:.0%}*")
+        report.table(
+            ["rule", "no change", "3 % slower", "5 % slower (margin)", "10 % slower"],
+            [[name, *fields] for name, fields in answers.items()],
+        )
+
+
+def _three(answer: np.ndarray) -> str:
+    return " / ".join(percent(rate(answer == value)) for value in (-1, 1, 0))
+
+
+def paired_plans(report: Report, draws: int) -> None:
+    report.say(
+        "", "## Paired ABBA plans on a node that moves", "",
+        "Boot sd 2 %, trial sd 1 %, margin 5 %, a steady drift within the session. Each field: false `violated` at the"
+        " margin / `holds` at no change / `violated` at 10 % slower, in % of draws. No noise model, one look.",
+    )  # fmt: skip
+    rows = []
+    for drift in (0.0, 0.002, 0.005, 0.01):
+        row = [f"{drift:.1%} a boot"]
+        for pairs in (3, 4, 5, 8):
+            fields = []
+            for change, wanted in ((-MARGIN, "violated"), (0.0, "holds"), (-0.10, "violated")):
+                rng = seeded("pairs", drift, pairs, change)
+                fields.append(
+                    percent(rate(np.array([_pair(rng, drift, pairs, change) == wanted for _ in range(draws)])))
+                )
+            row.append(" / ".join(fields))
+        rows.append(row)
+    report.table(["drift", "3 pairs", "4 pairs", "5 pairs", "8 pairs"], rows)
+
+
+def _pair(rng: np.random.Generator, drift: float, pairs: int, change: float) -> str:
+    when = np.arange(2 * pairs)
+    candidate = (when % 4 == 1) | (when % 4 == 2)
+    y = drift * when + np.log1p(change) * candidate + rng.normal(0, 0.02, len(when))
+    values = np.exp(y[:, None] + rng.normal(0, 0.01, (len(when), 4))).tolist()
+    new = [value for value, mine in zip(values, candidate, strict=True) if mine]
+    old = [value for value, mine in zip(values, candidate, strict=True) if not mine]
+    return at_least(new, old, 1 - MARGIN, paired=True).status.value
