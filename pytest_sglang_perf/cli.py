@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,15 @@ __all__ = ["main"]
 
 # Name -> (module with ``main(argv) -> exit status``, what it is for). Imported only when asked for.
 COMMANDS = {
+    "baseline": (
+        "pytest_sglang_perf.cli_baseline",
+        "list, show and compare stored baselines, and follow them over time",
+    ),
     "classify": ("pytest_sglang_perf.cli_classify", "say from its log how a server is, or why it ended"),
+    "compare": ("pytest_sglang_perf.cli_compare", "compare two runs, or two server configs of one run"),
     "load": ("pytest_sglang_perf.cli_load", "measure a server at one level, or this machine's own floor"),
+    "reap": ("pytest_sglang_perf.cli_reap", "end what killed sessions left on a node, and only that"),
+    "report": ("pytest_sglang_perf.cli_report", "write the report of a run again, as Markdown or HTML"),
     "schema": ("pytest_sglang_perf.cli_schema", "print the JSON Schema of suite files, for editors"),
 }
 
@@ -31,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SglangPerfError as error:
             print(f"sglang-perf: {error}", file=sys.stderr)
             return 2
+        except BrokenPipeError:  # the reader, such as `head`, has what it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail too
+            return 141
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in sorted(COMMANDS.items()))
     usage = f"usage: sglang-perf COMMAND [arguments]\n\n{lines}\n\nEach takes --help and --json."

@@ -19,6 +19,7 @@
     │   ├── NoBaseline             nothing stored yet; names the command that records it
     │   ├── NotComparable          stored for another node class
     │   └── BaselineUnwritable     the folder or file cannot be written
+    ├── RunFileError           a run file that cannot be read, or is none
     └── VerdictError           a comparison that has no meaning (units, factors, empty data)
 
 Messages say what happened and what to do next. ``str(error)`` is complete: it is printed without a traceback.
@@ -42,6 +43,7 @@ __all__ = [
     "NodeUnreachable",
     "NotComparable",
     "NotDeclared",
+    "RunFileError",
     "ServerCrashed",
     "SglangPerfError",
     "SuiteError",
@@ -155,6 +157,10 @@ class NotComparable(BaselineError):
 
 class BaselineUnwritable(BaselineError):
     """The baselines folder or a file in it cannot be written."""
+
+
+class RunFileError(SglangPerfError):
+    """A run file that cannot be read, or is none."""
 
 
 class VerdictError(SglangPerfError):

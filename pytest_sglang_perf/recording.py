@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.baselines import BaselineFile
     from pytest_sglang_perf.report.run_file import RunRecord
 
-__all__ = ["moved", "update_baselines", "write_history"]
+__all__ = ["moved", "stored_boot", "update_baselines", "write_history"]
 
 #: Over all comparisons of one file (Holm), an unchanged server is called moved at most this often. With a promise of
 #: 1 in 100 sessions over several files, it must be well below that for one.
@@ -71,7 +71,7 @@ def write_history(record: RunRecord, root: Path) -> None:
     store = BaselineStore(root)
     entries: dict[str, list[dict[str, Any]]] = {}
     for one in record.measured:
-        boot = _boot(one, record).to_dict()
+        boot = stored_boot(one, record).to_dict()
         entries.setdefault(one["server"], []).append({"level": one["level"], "workload_name": one["workload"], **boot})
     for server, lines in entries.items():
         store.append_history(node, server, lines)
@@ -145,7 +145,7 @@ def _by_server(record: RunRecord) -> dict[str, list[Measured]]:
     for one in record.measured:
         if one["is_server"]:
             levels = groups.setdefault(one["server"], {})
-            levels.setdefault((one["workload"], one["level"]), []).append(_boot(one, record))
+            levels.setdefault((one["workload"], one["level"]), []).append(stored_boot(one, record))
     for server in problems:
         groups.setdefault(server, {})
     return {
@@ -173,7 +173,8 @@ def _problems(record: RunRecord) -> dict[str, list[str]]:
     return found
 
 
-def _boot(one: Mapping[str, Any], record: RunRecord) -> StoredBoot:
+def stored_boot(one: Mapping[str, Any], record: RunRecord) -> StoredBoot:
+    """An entry of ``record.measured`` as baselines and the history keep it."""
     started = datetime.fromtimestamp(float(one["started"]), UTC)
     return StoredBoot(
         config=one["config"],

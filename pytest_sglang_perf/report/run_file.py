@@ -5,11 +5,27 @@ Filled from test reports in the controller; read by ``sglang-perf report`` and b
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["FORMAT", "RunRecord"]
+from pytest_sglang_perf.errors import RunFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["FORMAT", "RunRecord", "read_run"]
 
 FORMAT = 1
+
+# What every entry must have; whatever else is missing has a default where it is read.
+_TEST_KEYS = ("nodeid", "server", "outcome", "failed", "text", "claims")
+_CLAIM_KEYS = ("text", "metric", "unit", "status", "candidate", "reference")
+_SIDE_KEYS = ("label", "value", "low", "high", "boots", "trials")
+_MEASURED_KEYS = (
+    *("server", "config", "workload", "workload_fingerprint", "level", "boot"),
+    *("started", "boot_time", "version", "session", "columns"),
+)
 
 
 class RunRecord:
@@ -50,3 +66,65 @@ class RunRecord:
             "baselines": self.baselines,
             "problems": self.problems,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
+        """The opposite of ``to_dict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not of this shape; the message says where.
+        """
+        record = cls()
+        record.session = dict(data["session"])
+        record.tests = [_with_keys(test, _TEST_KEYS, f"test {n}") for n, test in enumerate(data["tests"], 1)]
+        for test in record.tests:
+            for claim in test["claims"]:
+                _with_keys(claim, _CLAIM_KEYS, f"a claim of {test['nodeid']}")
+                for side in (claim["candidate"], claim["reference"]):
+                    if side is not None:
+                        _with_keys(side, _SIDE_KEYS, f"a side of a claim of {test['nodeid']}")
+        record.measured = [
+            _with_keys(one, _MEASURED_KEYS, f"measurement {n}") for n, one in enumerate(data["measured"], 1)
+        ]
+        record.baselines = [str(text) for text in data.get("baselines") or ()]
+        record.problems = [str(text) for text in data.get("problems") or ()]
+        return record
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run file, or the ``run.json`` in a folder that ``--sglang-report`` wrote.
+
+    Raises:
+        RunFileError: it cannot be read, is damaged, or was written by a newer version.
+    """
+    if path.is_dir():
+        path /= "run.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunFileError(f"there is no run file {path}. Write one with:  pytest ... --sglang-report DIR") from None
+    except OSError as error:
+        raise RunFileError(f"the run file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise RunFileError(f"{path} is not a run file: {error}. It is the run.json of --sglang-report DIR") from None
+    version = data.get("format") if isinstance(data, dict) else None
+    if isinstance(version, int) and version > FORMAT:
+        raise RunFileError(
+            f"the run file {path} has format {version}, and this version of pytest-sglang-perf reads up to {FORMAT}. "
+            "Upgrade pytest-sglang-perf"
+        )
+    if version != FORMAT or "session" not in data or "measured" not in data:
+        raise RunFileError(f"{path} is not a run file, but some other JSON. It is the run.json of --sglang-report DIR")
+    try:
+        return RunRecord.from_dict(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunFileError(f"the run file {path} is damaged: {error}") from None
+
+
+def _with_keys(entry: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise TypeError(f"{where} is {type(entry).__name__}, not an object")
+    missing = [key for key in keys if key not in entry]
+    if missing:
+        raise ValueError(f"{where} has no {', '.join(missing)}")
+    return dict(entry)

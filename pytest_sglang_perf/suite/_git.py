@@ -1,4 +1,4 @@
-"""The few questions that selection by change asks git."""
+"""The few questions that selection by change, and comparing baselines, ask git."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _FROM_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 class Repository:
-    """The git repository (or submodule) that holds a folder.
+    """The git repository (or submodule) that holds a folder; ``asked_by`` begins its errors.
 
     Raises:
         SuiteError: on construction, when the folder is in none or git cannot be used; the message advises.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, asked_by: str = "--sglang-changed-since") -> None:
         self.root = folder
+        self._asked_by = asked_by
         done = self._run("rev-parse", "--show-toplevel")
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()
@@ -33,8 +34,8 @@ class Repository:
                     f"Allow it: git config --global --add safe.directory {folder}"
                 )
             raise SuiteError(
-                f"--sglang-changed-since needs the suite in a git repository, but {folder} is in none. "
-                f"Leave the option out to run everything."
+                f"{self._asked_by} needs {folder} in a git repository, but it is in none."
+                + (" Leave the option out to run everything." if self._asked_by.startswith("--") else "")
             )
         self.root = Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
 
@@ -53,7 +54,7 @@ class Repository:
                 if shallow
                 else "Name a branch, tag or commit; fetch a remote branch first (git fetch origin)."
             )
-            raise SuiteError(f"--sglang-changed-since: {ref!r} is no commit in {self.root}. {advice}")
+            raise SuiteError(f"{self._asked_by}: {ref!r} is no commit in {self.root}. {advice}")
         return done.stdout.decode("ascii").strip()
 
     def base(self, commit: str) -> str:
@@ -71,6 +72,16 @@ class Repository:
         if done.returncode != 0:
             raise FileNotFoundError(2, f"not there as of {commit[:12]}", str(path))
         return done.stdout
+
+    def files(self, commit: str, folder: Path) -> list[Path]:
+        """Files below a folder as of a commit; all paths are relative to the root.
+
+        Raises:
+            SuiteError: git failed.
+        """
+        below = [] if folder == Path() else ["--", f"{folder.as_posix()}/"]
+        listed = self._ask("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit, *below)
+        return [Path(os.fsdecode(name)) for name in listed.split(b"\0") if name]
 
     def changes(self, commit: str) -> dict[Path, str]:
         """Paths that differ between a commit and the files as they are now -> how, in words.
@@ -106,7 +117,7 @@ class Repository:
         done = self._run(*arguments)
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip()
-            raise SuiteError(f"--sglang-changed-since: git {arguments[0]} failed in {self.root}: {said}")
+            raise SuiteError(f"{self._asked_by}: git {arguments[0]} failed in {self.root}: {said}")
         return done.stdout
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -122,8 +133,6 @@ class Repository:
                 timeout=_TIMEOUT_S,
             )
         except FileNotFoundError:
-            raise SuiteError("--sglang-changed-since needs git, which is not installed here.") from None
+            raise SuiteError(f"{self._asked_by} needs git, which is not installed here.") from None
         except subprocess.TimeoutExpired:
-            raise SuiteError(
-                f"--sglang-changed-since: git {arguments[0]} took longer than {_TIMEOUT_S:.0f} s"
-            ) from None
+            raise SuiteError(f"{self._asked_by}: git {arguments[0]} took longer than {_TIMEOUT_S:.0f} s") from None
