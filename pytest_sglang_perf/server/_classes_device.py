@@ -25,7 +25,7 @@ DEVICE_CLASSES = (
             "The GPU needs a reset or the node a reboot; do not trust figures from before.",
         ),
         (
-            r"(?P<detail>NVRM: Xid .{0,60})",
+            r"(?P<detail>NVRM: Xid \([^)]*\): (?:8|48|6[1-4]|69|7[49]|9[245]|1[0-5]\d)\b.{0,60})",
             r"GPU has fallen off the bus",
             r"GPU is (?:lost|probably locked)",
             r"Unable to determine the device handle",
@@ -239,20 +239,10 @@ DEVICE_CLASSES = (
             r"unspecified launch failure",
             r"an illegal instruction was encountered",
             r"Memory access fault by GPU",
+            r"(?P<detail>NVRM: Xid \([^)]*\): (?:13|31|43|45)\b.{0,60})",
             r"Warp Illegal (?:Address|Instruction)",
         ),
         links=sglang_issue(4673, 8336, 8296, 18785, 6590),
-    ),
-    CrashClass(
-        "device-side-assert",
-        "An assertion inside a GPU kernel failed, mostly an index out of range",
-        (
-            "Look for 'Assertion ... failed' lines from .cu files above: they name the check.",
-            "Repeat with CUDA_LAUNCH_BLOCKING=1; try without CUDA graphs and without the overlap schedule.",
-        ),
-        (r"device-side assert triggered", r"\.cu:\d+: .*Assertion `(?P<detail>[^`']{1,80})[`'] failed"),
-        precursor=True,
-        links=sglang_issue(1953, 1571),
     ),
     CrashClass(
         "nan-logits",
@@ -270,7 +260,19 @@ DEVICE_CLASSES = (
             r"NaN happened",
             r"probability tensor contains either `?inf`?, `?nan`?",
         ),
-        links=sglang_issue(33187),
+        precursor=True,
+        links=sglang_issue(33187, 29453),
+    ),
+    CrashClass(
+        "device-side-assert",
+        "An assertion inside a GPU kernel failed, mostly an index out of range",
+        (
+            "Look for 'Assertion ... failed' lines from .cu files above: they name the check.",
+            "Repeat with CUDA_LAUNCH_BLOCKING=1; try without CUDA graphs and without the overlap schedule.",
+        ),
+        (r"device-side assert triggered", r"\.cu:\d+: .*Assertion `(?P<detail>[^`']{1,80})[`'] failed"),
+        precursor=True,
+        links=sglang_issue(1953, 1571),
     ),
     CrashClass(
         "shm-too-small",
@@ -425,7 +427,7 @@ DEVICE_CLASSES = (
             "Lower --cuda-graph-max-bs or --mem-fraction-static.",
         ),
         (
-            r"Capture (?:[\w-]+ )*cuda graph failed: ?(?P<detail>.{0,120})",
+            r"Capture (?:[\w-]+ )*cuda graph failed: ?(?!.*(?:closed|reset) by peer)(?P<detail>.{0,120})",
             r"Piecewise CUDA Graph is enabled by default",
             r"Piecewise CUDA Graph failed",
             r"Fail when using backend: (?P<detail>\w+) for prefill runner",

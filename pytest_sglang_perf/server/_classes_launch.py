@@ -228,7 +228,6 @@ LAUNCH_CLASSES = (
             r"Please reinstall the latest version with",
             r"version `(?P<detail>(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+)' not found",
         ),
-        precursor=True,
         links=sglang_issue(29646, 8373, 8432, 9173, 7033),
     ),
     CrashClass(

@@ -36,6 +36,7 @@ PROCESS_CLASSES = (
             r"waitForInput: .*timed out after",
             r"wait timeout after \d+ ?ms",
             r"Timed out waiting for clients",
+            r"retrieving ncclUniqueId from",
         ),
         depth=Depth.WRAPPER,
         links=sglang_issue(7478, 2561, 4978),

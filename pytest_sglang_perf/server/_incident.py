@@ -12,6 +12,7 @@ __all__ = ["Death", "Hit", "Incident", "Raised", "names_exception", "shorten"]
 
 _BEFORE = 400
 """Lines before the first sign of death (statistics and access lines not counted) in which a cause may stand."""
+_UNDESCRIBED = "scheduler-exception"
 _KEPT = 256
 _UNUSUAL = 16
 _TEXT = 600
@@ -104,7 +105,8 @@ class Incident:
     def cause(self, end: int) -> Hit | None:
         """The deepest and first of what may have killed the server; ``end`` is the index of the last line."""
         candidates = self._near(end)
-        return min(candidates, key=self._rank, default=None)
+        explained = {hit.block for hit in candidates if hit.entry.name != _UNDESCRIBED}
+        return min(candidates, key=lambda hit: self._rank(hit, explained), default=None)
 
     def followers(self, cause: Hit, end: int) -> list[Hit]:
         """Other classes seen, once each, in order."""
@@ -134,14 +136,17 @@ class Incident:
         start = (self.deaths[0].at if self.deaths else end) - _BEFORE
         return [hit for hit in self._before if hit.at >= start] + self._after
 
-    def _rank(self, hit: Hit) -> tuple[int, int, int, int]:
+    def _rank(self, hit: Hit, explained: set[int]) -> tuple[int, int, int, int]:
         depth = int(hit.entry.depth)
         inside = hit.block in self.blocks or hit.entry.precursor
         if not inside and self.blocks:
             depth += 1  # a complaint that was survived, perhaps; what killed a process is named where it died
         # Consequences say the same thing from several sides; among them the most specific tells more than the first.
-        block = 0 if hit.entry.depth is Depth.CONSEQUENCE else hit.block
-        return depth, block, ORDER[hit.entry.name], hit.number
+        if hit.entry.depth is not Depth.CONSEQUENCE:
+            return depth, hit.block, ORDER[hit.entry.name], hit.number
+        # An exception that no class describes is news; that its peers lost the connection is not.
+        undescribed = hit.entry.name == _UNDESCRIBED and hit.block not in explained
+        return depth, 0, -1 if undescribed else ORDER[hit.entry.name], hit.number
 
 
 def shorten(text: str) -> str:

@@ -27,6 +27,7 @@ _BENIGN = re.compile(
     | kill_process_tree\ called:\ .*include_parent=False
     | .*watchdog\ timeout\ \(self\.watchdog_timeout=[\d.]+,\ self\.soft=True
     | PyMscclpp\ is\ disabled
+    | .*\bNCCL\ INFO\b
     | \[?rank\d+\]?:?\[W
     | \[W\d{3}\ .*(?:socket\.cpp|ProcessGroup\w*\.cpp|TCPStore\.cpp|Module\.cpp)
     | Invalid\ HTTP\ request\ received

@@ -27,6 +27,7 @@ _WRAPPER = re.compile(
     r"""(?:
       \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)\ (?:std(?:out|err)\ [FP]\ )?   # CRI, docker -t
     | \([^()]*\bpid=\d+[^()]*\)\ ?                                                                  # Ray
+    | \d{1,4}:\                                                                                        # srun -l
     | \[rank\d+\]:\                                                                                  # torchrun
     | [a-z0-9][\w.-]*-\d+\ +\|\                                                                     # compose
     | [A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ \S+\ \S+\[\d+\]:\                                     # journald

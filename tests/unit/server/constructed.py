@@ -203,6 +203,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "RuntimeError: CUDA error: unspecified launch failure",
         "RuntimeError: CUDA error: an illegal instruction was encountered",
         "Memory access fault by GPU node-8 (Agent handle: 0x55) on address 0x7f. Reason: Unknown.",
+        "NVRM: Xid (PCI:0000:70:00): 31, pid=4242, name=python3, MMU Fault: ENGINE GRAPHICS",
         "CUDA Exception: Warp Illegal Address",
     ),
     "device-side-assert": (
@@ -294,6 +295,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "torch.distributed.DistStoreError: x",
         "waitForInput: poll for socket SocketImpl(fd=80) returned 0, likely a timeout; timed out after 600000ms",
         "RuntimeError: wait timeout after 600000ms",
+        "DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] got error",
         "Timed out waiting for clients. 1/2 clients joined.",
     ),
     "collective-timeout": (

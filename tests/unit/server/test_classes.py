@@ -179,6 +179,36 @@ def test_what_is_printed_before_the_traceback_may_be_the_root() -> None:
     assert diagnose(lines).crash_class == "shm-too-small"
 
 
+def test_an_undescribed_exception_wins_over_peers_that_only_lost_it() -> None:
+    lines = [
+        *boot("cuda_graphs"),
+        *died("RuntimeError: the flux capacitor is empty", "TP3")[:-1],
+        *died("Exception: Capture cuda graph failed: [pair.cc:534] Connection closed by peer [10.0.0.1]:9", "TP0"),
+    ]
+    found = diagnose(lines)
+    assert found.crash_class == "scheduler-exception"
+    assert "flux capacitor" in found.cause
+    assert "TP3" in found.evidence[0][1]
+
+
+def test_nan_before_the_late_report_of_the_driver() -> None:
+    lines = [
+        *boot("running"),
+        "TensorCompare.cu:109: block: [0,0,0] Assertion `probability tensor contains either inf, nan` failed.",
+        *died("torch.AcceleratorError: CUDA error: unspecified launch failure"),
+    ]
+    assert diagnose(lines).crash_class == "nan-logits"
+
+
+def test_optional_plugins_of_nccl_are_no_cause() -> None:
+    lines = [
+        *boot("running"),
+        "n1:83:83 [0] NCCL INFO NET/Plugin : libnccl-net.so: cannot open shared object file: No such file or directory",
+        *died("FrobnicationError: x"),
+    ]
+    assert diagnose(lines).crash_class == "scheduler-exception"
+
+
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
