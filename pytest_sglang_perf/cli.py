@@ -22,6 +22,7 @@ COMMANDS = {
     ),
     "classify": ("pytest_sglang_perf.cli_classify", "say from its log how a server is, or why it ended"),
     "compare": ("pytest_sglang_perf.cli_compare", "compare two runs, or two server configs of one run"),
+    "doctor": ("pytest_sglang_perf.cli_doctor", "look a node over before measuring on it"),
     "load": ("pytest_sglang_perf.cli_load", "measure a server at one level, or this machine's own floor"),
     "reap": ("pytest_sglang_perf.cli_reap", "end what killed sessions left on a node, and only that"),
     "report": ("pytest_sglang_perf.cli_report", "write the report of a run again, as Markdown or HTML"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Awaitable, Callable, Coroutine, Dict, Optional, Set
 
 from . import rundir
+from .checkup import checkup
 from .deadman import DeadMan
 from .link import Link
 from .outbox import Outbox
@@ -49,6 +50,7 @@ class Service:
         self._operations: Dict[str, Operation] = {
             "hello": self._hello,
             "status": self._status,
+            "checkup": checkup,
             "bye": self._bye,
         }
 

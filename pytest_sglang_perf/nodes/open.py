@@ -41,6 +41,7 @@ class OpenNode:
     server_env: dict[str, str] = field(default_factory=dict)
     sim_profile: str = ""
     seed: int | None = None
+    nvidia_smi: list[str] | None = None
     _state: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -119,7 +120,7 @@ def open_node(
         client.close()
         transport.close()
         raise
-    return OpenNode(name=name, transport=transport, client=client, hello=hello, **opened)
+    return OpenNode(name=name, transport=transport, client=client, hello=hello, nvidia_smi=nvidia_smi, **opened)
 
 
 def _paths(text: str | None) -> list[str]:

@@ -174,7 +174,7 @@ LAUNCH_CLASSES = (
             "Check that the GPU's compute capability reaches what the method needs.",
         ),
         (
-            r"is not supported for the current GPU",
+            r"is not supported for (?:the current GPU|quantization method \w+)",
             r"Minimum capability:? \d+",
             r"(?:Unknown|Invalid) quantization method",
             r"[Qq]uantization method specified in the model config .* does not match",
