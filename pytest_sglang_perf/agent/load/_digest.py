@@ -55,7 +55,8 @@ def status_of(exchange: Exchange, finish: Optional[str], *, ignore_eos: bool) ->
 class Tally:
     """The few figures of every request that outlive it: about 60 bytes each."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_scale: float = 1.0) -> None:
+        self._time_scale = time_scale  # a simulated server's own times are simulated ones
         self.sent = array("q")
         self.scheduled = array("q")
         self.first = array("q")
@@ -97,10 +98,10 @@ class Tally:
         elif status == "ok":
             e2e = summary["server"].get("e2e_s")
             if e2e is not None and exchange.sent_ns and exchange.end_ns:
-                self.server_gap_s.append((exchange.end_ns - exchange.sent_ns) / 1e9 - e2e)
+                self.server_gap_s.append((exchange.end_ns - exchange.sent_ns) / 1e9 - e2e / self._time_scale)
             ttft = summary["server"].get("ttft_s")
             if ttft is not None and exchange.sent_ns and first_ns:
-                self.server_first_gap_s.append((first_ns - exchange.sent_ns) / 1e9 - ttft)
+                self.server_first_gap_s.append((first_ns - exchange.sent_ns) / 1e9 - ttft / self._time_scale)
             if exchange.index % _SAMPLE_EVERY == 0:
                 self._sample(summary)
 
@@ -152,7 +153,7 @@ class Digester:
         self._jobs: Deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._waiting_bytes = 0
-        self.tally = Tally()
+        self.tally = Tally(spec.time_scale)
         self.busy_s = 0.0
 
     def push(self, exchange: Exchange) -> None:

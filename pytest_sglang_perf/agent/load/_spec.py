@@ -284,7 +284,7 @@ def parse(data: Mapping[str, Any]) -> Spec:
         sampling=dict(sampling),
         keep_bodies=bool(data.get("keep_bodies", False)),
         records_path=data.get("records_path"),
-        time_scale=float(_number(data, "time_scale", 1.0)),
+        time_scale=float(_number(data, "time_scale", 1.0, above=1e-9)),
         event_loop=chosen["event_loop"],
         probe_server=bool(data.get("probe_server", True)),
         stamped=bool(data.get("stamped", False)),
