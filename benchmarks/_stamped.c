@@ -132,8 +132,9 @@ static void emit(int fd, int64_t due) {
             sprintf(usage, "{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d}", c->prompt,
                 c->prompt + c->tokens, c->tokens);
         sprintf(content, c->api == 1 ? "\"text\":\"%s\"" : "\"delta\":{\"role\":\"assistant\",\"content\":\"%s\"}", pad);
-        n = sprintf(data, "data: {\"id\":\"%lu\",\"object\":\"chunk\",\"created\":1,\"model\":\"stamped\",\"choices\":[{\"index\":0,"
-            "%s,\"finish_reason\":%s}],\"usage\":%s,\"sent_ns\":%ld}\n\n", c->serial, content, finish, usage, now);
+        n = sprintf(data, "data: {\"id\":\"%lu\",\"object\":\"%s\",\"created\":1,\"model\":\"stamped\",\"choices\":[{\"index\":0,"
+            "%s,\"finish_reason\":%s}],\"usage\":%s,\"sent_ns\":%ld}\n\n", c->serial,
+            c->api == 1 ? "text_completion" : "chat.completion.chunk", content, finish, usage, now);
     }
     int w = 0;
     if (first) w = sprintf(wire, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n");

@@ -166,6 +166,7 @@ def sglang_tool(url, streams, tokens, python, model, *, rust):
 
 def aiperf_tool(url, streams, tokens, program, model):
     with tempfile.TemporaryDirectory() as folder:
+        model = os.path.relpath(model)  # an absolute path is taken for a repository's name
         argv = [program, "profile", "--model", "stamped", "--tokenizer", model, "--url", url, "--endpoint-type", "chat"]
         argv += ["--streaming", "--concurrency", streams, "--request-count", streams, "--isl", 128, "--osl", tokens]
         argv += ["--extra-inputs", "ignore_eos:true", "--artifact-dir", folder, "--ui", "none"]
@@ -179,6 +180,29 @@ def aiperf_tool(url, streams, tokens, program, model):
         "lag_p99_ms": None,
         "ttft_p50_ms": report["time_to_first_token"]["p50"],
         "itl_p99_ms": report["inter_token_latency"]["p99"],
+        "cpu_us_per_event": cpu / (streams * tokens) * 1e6,
+        "max_rss_mib": None,
+    }, used
+
+
+def guidellm_tool(url, streams, tokens, program, model):
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        argv = [program, "run", "--backend", f"kind=openai_http,target={url},model=stamped"]
+        argv += ["--profile", f"kind=concurrent,streams={streams}"]
+        argv += ["--constraint", f"kind=max_requests,count={streams}"]
+        argv += ["--tokenizer", f"kind=huggingface_auto,model={model}"]
+        argv += ["--data", f"kind=synthetic_text,prompt_tokens=128,output_tokens={tokens}"]
+        argv += ["--output", f"kind=json,path={report}", "--disable-console"]
+        done, cpu, used = timed(argv)
+        if not report.exists():
+            raise RuntimeError((done.stdout + done.stderr)[-800:])
+        metrics = json.loads(report.read_text())["benchmarks"][0]["metrics"]
+    return {
+        "lag_p50_ms": None,
+        "lag_p99_ms": None,
+        "ttft_p50_ms": metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p50"],
+        "itl_p99_ms": metrics["inter_token_latency_ms"]["successful"]["percentiles"]["p99"],
         "cpu_us_per_event": cpu / (streams * tokens) * 1e6,
         "max_rss_mib": None,
     }, used
@@ -207,6 +231,9 @@ def clients(options):
         size = (options.streams, options.tokens, options.sglang_python, options.model)
         found["sglang's own Python client"] = lambda url: sglang_tool(url, *size, rust=False)
         found["sglang's own Rust client"] = lambda url: sglang_tool(url, *size, rust=True)
+    if options.guidellm:
+        size = (options.streams, options.tokens, options.guidellm, options.model)
+        found["guidellm"] = lambda url: guidellm_tool(url, *size)
     if options.aiperf:
         found["aiperf"] = lambda url: aiperf_tool(url, options.streams, options.tokens, options.aiperf, options.model)
     return found
@@ -219,7 +246,7 @@ def compare(program, options, outcome):
         print(f"\n{options.streams} streams x {1000 / PERIOD_MS:.0f} tok/s, {pattern}; {truth}")
         print(f"{'client':34}" + "".join(f"{title:>13}" for title in COLUMNS.values()))
         for name, run in clients(options).items():
-            if burst and "sglang's own" in name:
+            if burst and name not in STYLES and not name.startswith("ours"):
                 continue
 
             def once(run=run, burst=burst):
@@ -305,6 +332,7 @@ def main(argv=None):
     parser.add_argument("--sglang-python", help="a Python with sglang 0.5.23, for its own clients")
     parser.add_argument("--model", help="folder with a tokenizer, for tools that want one")
     parser.add_argument("--aiperf", help="the aiperf program")
+    parser.add_argument("--guidellm", help="the guidellm program")
     parser.add_argument("--json", help="write all figures to this file")
     options = parser.parse_args(argv)
     outcome = {"loadavg": os.getloadavg(), "cpus": os.cpu_count(), "python": sys.version.split()[0]}
