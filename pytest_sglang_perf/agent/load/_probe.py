@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     import asyncio
 
 _PERIOD_S = 0.005
+_LEAST_MARKS = 2
 
 
 class LoopProbe:
     """A timer that notes how long after its due time it runs.
 
-    What waits in a socket waits for the same loop as the timer, so the lateness of the one tells that of the other.
-    Timers of the loop have a resolution of 1 ms, which is part of what is noted.
+    Bytes that arrive while the loop is busy wait until it comes round, as the timer does. A loop that is away for g
+    keeps what arrives meanwhile waiting for anything from 0 to g, so from the lateness of every ring follows how
+    long a byte that arrives at a random moment waits (``waiting_quantile``). Counting rings instead would let a single
+    long absence, with thousands of events in it, pass for one sample among many.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -28,6 +31,7 @@ class LoopProbe:
         self.late = array("q")
         self.cpu_at = array("q")
         self.cpu = array("d")
+        self.queued = array("d")
 
     def start(self) -> None:
         """Begin to probe."""
@@ -41,10 +45,11 @@ class LoopProbe:
         self.mark_cpu()
 
     def mark_cpu(self) -> None:
-        """Note the processor time used so far."""
+        """Note the processor time used so far, and the time spent waiting for a processor."""
         times = os.times()
         self.cpu_at.append(monotonic_ns())
         self.cpu.append(times.user + times.system)
+        self.queued.append(_queued_s())
 
     def _arm(self) -> None:
         self._due_ns = monotonic_ns() + int(_PERIOD_S * 1e9)
@@ -57,24 +62,58 @@ class LoopProbe:
         self._arm()
 
     def summary(self, start_ns: int, end_ns: int) -> Dict[str, Any]:
-        """Lateness (ms) and share of one core between two moments."""
+        """Waiting times (ms) and shares of one core between two moments.
+
+        ``cpu_share`` is what this process used, ``cpu_wait_share`` how long it was ready to run and had to wait
+        because others ran: a client can be too slow for either reason.
+        """
         late = [late / 1e6 for at, late in zip(self.at, self.late) if start_ns <= at <= end_ns]
+        total = (end_ns - start_ns) / 1e6
         return {
-            "lag_p50_ms": quantile(late, 0.5),
-            "lag_p99_ms": quantile(late, 0.99),
+            "lag_p50_ms": waiting_quantile(late, total, 0.5),
+            "lag_p99_ms": waiting_quantile(late, total, 0.99),
             "lag_max_ms": max(late) if late else None,
             "lag_samples": len(late),
-            "cpu_share": self._cpu_share(start_ns, end_ns),
+            "cpu_share": self._share(self.cpu, start_ns, end_ns),
+            "cpu_wait_share": self._share(self.queued, start_ns, end_ns),
         }
 
-    def _cpu_share(self, start_ns: int, end_ns: int) -> Optional[float]:
-        """Processor time over wall time, from the marks nearest to the window's ends."""
-        if len(self.cpu_at) < 2:
+    def _share(self, used_s: Sequence[float], start_ns: int, end_ns: int) -> Optional[float]:
+        """Seconds over wall time, from the marks nearest to the window's ends."""
+        if len(self.cpu_at) < _LEAST_MARKS:
             return None
         first = max((i for i, at in enumerate(self.cpu_at) if at <= start_ns), default=0)
         last = min((i for i, at in enumerate(self.cpu_at) if at >= end_ns), default=len(self.cpu_at) - 1)
         wall = (self.cpu_at[last] - self.cpu_at[first]) / 1e9
-        return (self.cpu[last] - self.cpu[first]) / wall if wall > 0 else None
+        return (used_s[last] - used_s[first]) / wall if wall > 0 else None
+
+
+def waiting_quantile(absences: Sequence[float], total: float, q: float) -> Optional[float]:
+    """The q-quantile of how long something waits that arrives at a random moment of ``total``.
+
+    The loop was away for each of ``absences``; P(wait > x) = sum of max(0, g - x) over the absences g, over total.
+    """
+    if not absences or total <= 0:
+        return None
+    ordered = sorted(absences, reverse=True)
+    wanted = (1 - q) * total
+    above = 0.0
+    for count, (g, following) in enumerate(zip(ordered, [*ordered[1:], 0.0]), 1):
+        above += g
+        # With x between the next absence and this one, the first ``count`` absences lie above it.
+        x = (above - wanted) / count
+        if x >= following:
+            return min(max(x, 0.0), g)
+    return 0.0
+
+
+def _queued_s() -> float:
+    """Seconds that this thread was ready and waited for a processor; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as stat:  # noqa: PTH123 - four times a second
+            return int(stat.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def quantile(values: Sequence[float], q: float) -> Optional[float]:
