@@ -22,8 +22,8 @@ TIER += ["--max-running-requests", "2048"]
 EARLY = ["--disable-radix-cache", "--max-running-requests"]
 # name, flags, time scale (None: the profile's), {level: (waves, output tokens per second that are due)}
 RUNS: list[tuple[str, list[str], int | None, dict[int, tuple[float, float]]]] = [
-    ("tier baseline", TIER, None, {1: (4, 10.95), 10: (2, 93), 256: (2, 700), 1024: (2, 1520)}),
-    ("mscclpp", [*TIER, "--enable-mscclpp"], None, {1: (4, 11.17), 10: (2, 94.9), 256: (2, 714), 1024: (2, 1550)}),
+    ("tier baseline", TIER, None, {1: (4, 10.45), 10: (2, 89.7), 256: (2, 700), 1024: (2, 1520)}),
+    ("mscclpp", [*TIER, "--enable-mscclpp"], None, {1: (4, 10.66), 10: (2, 91.5), 256: (2, 714), 1024: (2, 1550)}),
     ("64 running at most", [*EARLY, "64"], 90, {1024: (1, 440)}),
     ("1024 running at most", [*EARLY, "1024"], None, {512: (2, 1400), 1024: (2, 1870)}),
     ("allreduce fusion", [*EARLY, "1024", "--enable-flashinfer-allreduce-fusion"], 200, {1024: (1, 236)}),

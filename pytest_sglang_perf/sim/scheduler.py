@@ -81,6 +81,7 @@ class Scheduler:
         self._until = 0.0
         self._step_s = 0.0
         self._stop_step = 0
+        self._empty_until = 0.0  # when somebody last began to wait
         # When the last passes and rows of steps began, at which step, and how long a step was (0: a pass).
         self._rows: deque[tuple[float, int, float]] = deque(maxlen=128)
         self._mode: str | None = None
@@ -109,6 +110,8 @@ class Scheduler:
         self._advance()
         sequence.arrived = self._clock.now()
         sequence.ready = sequence.arrived + self._performance.entry_s
+        if not self.waiting:
+            self._empty_until = sequence.arrived
         self.waiting.append(sequence)
         if self._mode is None:
             self._now = sequence.arrived
@@ -286,8 +289,11 @@ class Scheduler:
     def _turnaround(self, sequence: Sequence) -> int:
         """Tokens that a request, admitted now, would have had its client turned around in simulated time.
 
-        Where it had to wait for others, those may be late too: then only whole steps within its own lateness.
+        None if others waited all the while: then it was not the client that left a place empty. Where it had to
+        wait behind others that came late too, only whole steps within its own lateness.
         """
+        if self._empty_until < sequence.arrived - sequence.turnaround_s:
+            return 0
         waited = bool(self._rows) and sequence.ready < self._rows[-1][0]
         at = self._now - sequence.turnaround_s if waited else sequence.ready - sequence.turnaround_s
         step = self._step

@@ -16,16 +16,16 @@ def base():
 
 
 def test_the_tier_baseline(base):
-    assert base[1024].tokens_per_s == pytest.approx(1520, rel=0.02)
-    assert base[256].tokens_per_s == pytest.approx(700, rel=0.02)
-    assert base[10].tokens_per_s == pytest.approx(93, rel=0.02)
-    assert base[1].tokens_per_s == pytest.approx(10.95, rel=0.01)
+    assert base[1024].tokens_per_s == pytest.approx(1520, rel=0.01)
+    assert base[256].tokens_per_s == pytest.approx(700, rel=0.01)
+    assert base[10].tokens_per_s == pytest.approx(89.7, rel=0.01)
+    assert base[1].tokens_per_s == pytest.approx(10.45, rel=0.01)
 
 
 def test_power_follows_the_level_between_250_and_330_watts(base):
     watts = [base[level].watts for level in (1, 10, 256, 1024)]
     assert watts == sorted(watts)
-    assert 235 < watts[0] < 255
+    assert watts[0] == pytest.approx(250, abs=3)
     assert watts[-1] == pytest.approx(330, abs=4)
 
 
@@ -83,9 +83,17 @@ def test_expert_parallelism_dies_under_256_but_not_under_10():
     assert not result.client.done
 
 
+def test_a_late_client_gains_nothing_where_others_wait():
+    world = World(*EARLY, "64")
+    late = closed_loop(world, 256, waves=1, lag_s=0.05 * world.scale, honest=True)
+    assert late.tokens_per_s == pytest.approx(440, rel=0.02)
+
+
 @pytest.mark.parametrize("level", [256, 1024])
-@pytest.mark.parametrize("lag_ms", [2, 60])
+@pytest.mark.parametrize("lag_ms", [1, 5, 60])
 def test_a_clients_real_turn_around_costs_next_to_nothing(base, level, lag_ms):
     world = World(*TIER)
     late = closed_loop(world, level, lag_s=lag_ms / 1000 * world.scale, honest=True)
     assert late.tokens_per_s == pytest.approx(base[level].tokens_per_s, rel=0.03)
+    if lag_ms < 10:
+        assert late.ttft == pytest.approx(base[level].ttft, rel=0.1)
