@@ -37,6 +37,30 @@ RECORDED = (
     Recorded("cpu_0.5.23_unknown_flag.stderr.log", "crashed", "bad-flag", "arguments", "0.5.23", 2),
     Recorded("cpu_0.5.23_no_kv_memory.stderr.log", "crashed", "kv-budget-too-small", "kv_cache", "0.5.23", -9),
     Recorded("cuda_0.5.16_kv_budget_too_small.log", "crashed", "kv-budget-too-small", "kv_cache", "0.5.16", 137),
+    *(
+        Recorded(f"cpu_0.5.23_{name}.log.gz", *rest)
+        for name, *rest in (
+            # Requests whose texts were "CUDA out of memory" and the like, logged in full; times in milliseconds;
+            # a soft watchdog that complains.
+            ("ms_and_echo", "stopped", "", "stopping", "0.5.23", 0, True),
+            ("kv_full", "healthy", "", "running", "0.5.23"),
+            ("group_sigint", "stopped", "", "stopping", "0.5.23", -9, True),
+            ("sigint_while_loading", "stopped", "", "imports", "0.5.23", 1, True),
+            ("missing_model_folder", "crashed", "model-not-found", "arguments", "0.5.20 or newer", 1),
+            ("missing_model_repo", "crashed", "model-not-found", "arguments", "0.5.20 or newer", 1),
+            ("broken_config", "crashed", "model-config-invalid", "arguments", "0.5.20 or newer", 1),
+            ("context_too_long", "crashed", "context-too-long", "arguments", "0.5.20 or newer", 1),
+            ("no_weights", "crashed", "model-not-found", "weights", "0.5.23", -9),
+            ("no_package", "crashed", "package-missing", "weights", "0.5.23", -9),
+            ("corrupt_weights", "crashed", "weights-corrupt", "weights", "0.5.23", -9),
+            ("quant_unsupported", "crashed", "quantization-unsupported", "weights", "0.5.23", -9),
+            ("detokenizer_sigkill", "crashed", "subprocess-died", "running", "0.5.23", -9),
+            ("scheduler_sigabrt", "crashed", "native-crash", "running", "0.5.23", -9),
+            ("scheduler_sigstop", "crashed", "health-check-failed", "running", "0.5.23"),
+            ("port_taken_by_listener", "crashed", "port-in-use", "http", "0.5.23"),
+            ("scheduler_killed_while_loading", "crashed", "killed", "distributed", "0.5.23", 1),
+        )
+    ),
 )
 HEALTHY = tuple(case for case in RECORDED if case.verdict != "crashed")
 

@@ -75,6 +75,75 @@ def test_fatal_at_the_line_that_proves_it(name: str, at: str) -> None:
     pytest.fail("never fatal")
 
 
+def test_a_termination_while_loading_leaves_no_trace() -> None:
+    """Before its handlers are set, SIGTERM ends sglang without a word: the exit status must tell."""
+    classifier = Classifier()
+    for number, text in lines_of("cpu_0.5.23_sigterm_while_loading.log.gz"):
+        classifier.feed(text, number)
+    assert classifier.finish().verdict == "unknown"
+    assert classifier.finish(exit_code=-15, stopped_by_us=True).verdict == "stopped"
+    foreign = classifier.finish(exit_code=-15)
+    assert (foreign.verdict, foreign.crash_class, foreign.phase) == ("crashed", "silent-exit", "imports")
+    assert "SIGTERM" in foreign.cause
+
+
+def test_a_dead_child_is_named_where_the_log_is_silent() -> None:
+    """A data-parallel rank: nothing watches it but we."""
+    classifier = Classifier()
+    for number, text in lines_of("cpu_0.5.23_first_on_port.stderr.log"):
+        classifier.feed(text, number)
+    child = {"pid": 17, "title": "sglang::scheduler_DP1_TP0", "status": -9}
+    found = classifier.finish(dead_children=[child])
+    assert (found.verdict, found.crash_class, found.phase) == ("crashed", "subprocess-died", "running")
+    assert "sglang::scheduler_DP1_TP0, pid 17, exit status -9, SIGKILL" in found.cause
+
+
+@pytest.mark.parametrize(
+    ("phase", "crash_class"), [("jit", "no-progress"), ("distributed", "no-progress"), ("running", "scheduler-hang")]
+)
+def test_a_stall_is_a_crash_of_its_own(phase: str, crash_class: str) -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cpu_0.5.23_first_on_port.stderr.log"):
+        classifier.feed(text, number)
+    found = classifier.finish(stalled_in=phase)
+    assert (found.verdict, found.crash_class, found.phase) == ("crashed", crash_class, phase)
+
+
+def test_our_stop_of_a_crashed_server_does_not_hide_the_crash() -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cuda_0.5.16_kv_budget_too_small.log"):
+        classifier.feed(text, number)
+    classifier.note_stop()
+    assert classifier.finish(exit_code=-9, stopped_by_us=True).crash_class == "kv-budget-too-small"
+
+
+def test_children_that_end_after_our_stop_are_no_crash() -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cpu_0.5.23_first_on_port.stderr.log"):
+        classifier.feed(text, number)
+    classifier.note_stop()
+    classifier.feed("[2026-11-29 13:45:00] Subprocess scheduler_0 (pid=1) crashed with exit code -15. Triggering")
+    assert classifier.fatal is None
+    assert classifier.finish(exit_code=-9, stopped_by_us=True).verdict == "stopped"
+
+
+def test_several_boots_in_one_log() -> None:
+    """A container that restarts: the last boot counts, or what is known of the one before it."""
+    crashed, healthy = "cuda_0.5.16_kv_budget_too_small.log", "cuda_0.5.16_healthy_boot_small_model.log"
+    classifier = Classifier()
+    for _ in range(2):
+        for _number, text in lines_of(crashed)[:-1]:
+            classifier.feed(text)
+    boot = lines_of(healthy)
+    for _number, text in boot[:12]:
+        classifier.feed(text)
+    assert classifier.finish().crash_class == "kv-budget-too-small"  # the third attempt is only under way
+    for _number, text in boot[12:]:
+        classifier.feed(text)
+    found = classifier.finish()
+    assert (found.verdict, found.phase) == ("healthy", "ready")
+
+
 def test_a_failed_health_check_is_taken_back_when_the_server_answers_again() -> None:
     classifier = Classifier()
     for number, text in lines_of("cpu_0.5.23_dp_rank_sigkill.stderr.log"):
