@@ -11,12 +11,13 @@ order of the classes.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ._blocks import TRACEBACK, Blocks
 from ._ends import asks_to_stop, death_kind, may_end
 from ._incident import Death, Hit, Incident, Raised, names_exception, shorten
-from .classes import crash_class, search_classes, suspicious
+from .classes import Depth, crash_class, search_classes, suspicious
 from .diagnosis import Diagnosis, Evidence, Verdict, explain_exit
 from .lines import Line, parse_line
 from .phases import PhaseTracker
@@ -117,6 +118,7 @@ class Classifier:
         stopped_by_us: bool = False,
         dead_children: Sequence[Mapping[str, object]] = (),
         stalled_in: str | None = None,
+        kernel_log: Sequence[str] = (),
     ) -> Diagnosis:
         """Judge what was read so far; more lines may follow.
 
@@ -126,8 +128,21 @@ class Classifier:
             stopped_by_us: whether the end was asked for.
             dead_children: watched processes that died: ``{"pid": …, "title": …, "status": …}``.
             stalled_in: the phase that made no progress for longer than its limit.
+            kernel_log: lines of dmesg since the boot began: they know of lost GPUs and out-of-memory kills.
         """
         status = -signal if exit_code is None and signal else exit_code
+        found = self._judge(status, stopped_by_us, dead_children, stalled_in)
+        return self._with_kernel_log(found, kernel_log) if kernel_log else found
+
+    # -- verdicts ----------------------------------------------------------------------------------------------
+
+    def _judge(
+        self,
+        status: int | None,
+        stopped_by_us: bool,
+        dead_children: Sequence[Mapping[str, object]],
+        stalled_in: str | None,
+    ) -> Diagnosis:
         incident = self._incident.copy()
         if not incident.deaths and self._uncaught is not None and self._stop is None:
             incident.add_death(self._uncaught)
@@ -231,8 +246,6 @@ class Classifier:
     def _death(self, kind: str, text: str) -> Death:
         return Death(kind, self._number, self._index, self._blocks.number, self.tracker.current, shorten(text))
 
-    # -- verdicts ----------------------------------------------------------------------------------------------
-
     def _undisturbed(self, *, ended: bool) -> Diagnosis:
         """Nothing bad is known."""
         served = not _SERVED.isdisjoint(self.tracker.started)
@@ -254,6 +267,25 @@ class Classifier:
             death.kind in ours and (death.kind != "subprocess" or _OUTSIDE.search(death.text))
             for death in incident.deaths
         )
+
+    def _with_kernel_log(self, found: Diagnosis, kernel_log: Sequence[str]) -> Diagnosis:
+        """What the kernel says is deeper than any death that has no root in the server's own log."""
+        if found.verdict != "crashed" or (crash_class(found.crash_class).depth is Depth.ROOT and found.evidence):
+            return found
+        for text in kernel_log:
+            for entry, detail in search_classes(text):
+                if entry.precursor and entry.depth is Depth.ROOT:
+                    cause = f"{entry.cause} ({detail or shorten(text)})"
+                    return replace(
+                        found,
+                        crash_class=entry.name,
+                        cause=cause,
+                        advice=entry.advice,
+                        links=entry.links,
+                        evidence=(*found.evidence, (0, f"dmesg: {shorten(text)}")),
+                        consequences=(f"{found.crash_class}: {found.cause}", *found.consequences),
+                    )
+        return found
 
     def _crashed(self, incident: Incident, status: int | None) -> Diagnosis:
         hit = incident.cause(self._index)

@@ -10,7 +10,7 @@ __all__ = ["Diagnosis", "Evidence", "Verdict", "explain_exit"]
 
 Verdict = Literal["healthy", "crashed", "stopped", "unknown"]
 Evidence = tuple[int, str]
-"""Line number (from 1) and text."""
+"""Line number (from 1; 0 for what is not from the log) and text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,31 @@ def test_children_that_end_after_our_stop_are_no_crash() -> None:
     assert classifier.finish(exit_code=-9, stopped_by_us=True).verdict == "stopped"
 
 
+@pytest.mark.parametrize(
+    ("line", "crash_class"),
+    [
+        ("[Sat Nov 29 13:33:16 2026] Out of memory: Killed process 14846 (sglang::schedul)", "host-oom"),
+        ("[Sat Nov 29 13:33:16 2026] NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", "gpu-lost"),
+    ],
+)
+def test_the_kernel_knows_why_a_process_was_killed(line: str, crash_class: str) -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cpu_0.5.23_scheduler_sigkill.stderr.log"):
+        classifier.feed(text, number)
+    found = classifier.finish(exit_code=-9, kernel_log=["[Sat Nov 29 13:00:00 2026] eth0: link up", line])
+    assert found.crash_class == crash_class
+    assert found.evidence[-1] == (0, f"dmesg: {line}")
+    assert found.consequences[0].startswith("subprocess-died")
+
+
+def test_the_kernel_log_does_not_overrule_a_cause_in_the_log() -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cuda_0.5.16_kv_budget_too_small.log"):
+        classifier.feed(text, number)
+    found = classifier.finish(kernel_log=["Out of memory: Killed process 1 (other)"])
+    assert found.crash_class == "kv-budget-too-small"
+
+
 def test_several_boots_in_one_log() -> None:
     """A container that restarts: the last boot counts, or what is known of the one before it."""
     crashed, healthy = "cuda_0.5.16_kv_budget_too_small.log", "cuda_0.5.16_healthy_boot_small_model.log"
