@@ -91,6 +91,7 @@ class Bench:
         live: Live,
         environ: Mapping[str, str] | None = None,
         keep_in: Path | None = None,
+        explain: Callable[[ResolvedServer, ServerCrashed, str], str] | None = None,
     ) -> None:
         self.node = node
         self.boots: dict[str, list[BootRecord]] = {}
@@ -98,6 +99,7 @@ class Bench:
         self.logs: dict[str, list[str]] = {}
         self.spent = {"boots": 0, "trials": 0, "boot_s": 0.0, "trial_s": 0.0}
         self._live = live
+        self._explain = explain
         self._environ = os.environ if environ is None else environ
         self._keep_in = keep_in
         self._planned: dict[str, dict[Want, tuple[ResolvedWorkload, int]]] = {}
@@ -154,6 +156,33 @@ class Bench:
     def _start(self, server: ResolvedServer, test: str) -> Boot:
         earlier = self.boots.setdefault(server.fingerprint, [])
         number = len(earlier) + 1
+        try:
+            boot = self._up(server, number)
+        except ServerCrashed as error:
+            if earlier:
+                raise
+            self._failed_boots[server.fingerprint] = test, error
+            if self._explain is not None and (more := self._explain(server, error, test)):
+                error = ServerCrashed(  # the same crash, better told
+                    f"{error}\n{more}", crash_class=error.crash_class, phase=error.phase, server=error.server
+                )
+            raise error from None
+        record = BootRecord(
+            number=number,
+            server=server.name,
+            fingerprint=server.fingerprint,
+            started_wall_s=time.time(),
+            boot_time_s=boot.boot_time_s,
+            facts=boot.facts,
+            server_info=boot.server_info,
+        )
+        earlier.append(record)
+        self._boot, self._record = boot, record
+        self._live.done(f"{server.name}: boot {number} ready after {boot.boot_time_s or 0:.1f} s")
+        return boot
+
+    def _up(self, server: ResolvedServer, number: int) -> Boot:
+        """Boot once; whatever goes wrong, nothing of it stays."""
         boot = Boot(
             self.node.client,
             server,
@@ -171,8 +200,6 @@ class Bench:
             boot.start()
         except ServerCrashed as error:
             self._live.done(f"{server.name}: boot {number} crashed: {error.crash_class}")
-            if not earlier:
-                self._failed_boots[server.fingerprint] = test, error
             self.logs[boot.boot_id] = boot.lines
             boot.stop()
             raise
@@ -181,19 +208,18 @@ class Bench:
             raise
         finally:
             self.spent["boot_s"] += time.monotonic() - began
-        record = BootRecord(
-            number=number,
-            server=server.name,
-            fingerprint=server.fingerprint,
-            started_wall_s=time.time(),
-            boot_time_s=boot.boot_time_s,
-            facts=boot.facts,
-            server_info=boot.server_info,
-        )
-        earlier.append(record)
-        self._boot, self._record = boot, record
-        self._live.done(f"{server.name}: boot {number} ready after {boot.boot_time_s or 0:.1f} s")
         return boot
+
+    def crashes(self, server: ResolvedServer, crash_class: str) -> bool:
+        """Boot a config only to see whether it crashes in this way; for the search of a culprit."""
+        if self._boot is not None:
+            self._finish(self._boot)
+        try:
+            boot = self._up(server, 1)
+        except ServerCrashed as error:
+            return error.crash_class == crash_class
+        boot.stop()
+        return False
 
     def _finish(self, boot: Boot) -> None:
         """Take what is still planned of the running server, then stop it."""

@@ -11,10 +11,17 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf import __version__, verdict
+from pytest_sglang_perf import __version__, blame, verdict
 from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class
 from pytest_sglang_perf.bench import Bench, Want
-from pytest_sglang_perf.errors import AgentError, LeaseUnavailable, NotComparable, NotDeclared, SuiteError
+from pytest_sglang_perf.errors import (
+    AgentError,
+    LeaseUnavailable,
+    NotComparable,
+    NotDeclared,
+    ServerCrashed,
+    SuiteError,
+)
 from pytest_sglang_perf.measurement import Budget, Measurement, Side, TestJudge, absence, no_baseline, trial_values
 from pytest_sglang_perf.nodes.open import OpenNode, open_node
 from pytest_sglang_perf.suite import SimNode, Suite, UrlNode
@@ -28,8 +35,12 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.declaration import Declaration
     from pytest_sglang_perf.options import Options
     from pytest_sglang_perf.report.live import Live
+    from pytest_sglang_perf.suite import ResolvedServer
 
 __all__ = ["PerfSession", "TestPerf"]
+
+#: Boots that the search for a culprit may take; one of twelve changes is found in five.
+BISECT_BOOTS = 8
 
 
 class PerfSession:
@@ -130,7 +141,12 @@ class PerfSession:
         gpus = getattr(self.node_config, "gpus", None)
         self.node_class = node_class(self.facts, simulated=node.sim_profile or None, gpus=gpus)
         bench = Bench(
-            node, trials=self.trials, live=self._live, environ=self.environ, keep_in=self._artifacts("trials")
+            node,
+            trials=self.trials,
+            live=self._live,
+            environ=self.environ,
+            keep_in=self._artifacts("trials"),
+            explain=self._bisect if self.options.bisect else None,
         )
         for declaration in self.declarations:
             if declaration.measures:
@@ -175,6 +191,34 @@ class PerfSession:
     def _on_lease_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "lease.waiting":
             self._live.note(f"waiting for node {self.node_name}: held by {_holder(event.get('holder'))}")
+
+    def _bisect(self, server: ResolvedServer, error: ServerCrashed, test: str) -> str:
+        """Say which of the changes against its parent makes a config crash (``--sglang-bisect``)."""
+        expected = any(d.nodeid == test and d.expect == "blocked" for d in self.declarations)
+        if expected or len(server.chain) < 2 or server.chain[-1] != server.name:
+            return ""
+        parent = self.suite.server(server.chain[-2])
+        differing = blame.changes(parent, server)
+        if not differing:
+            return ""
+        self._live.note(
+            f"bisecting {server.name}: {len(differing)} changes against {parent.name}, "
+            f"at most {BISECT_BOOTS} boots and one of {parent.name}"
+        )
+        try:
+            self.bench.ensure(parent, test=test)
+        except ServerCrashed as of_parent:
+            return f"  blame   {parent.name}, which it extends, crashes as well: {of_parent.crash_class}"
+        found = blame.find(
+            differing,
+            lambda chosen: self.bench.crashes(
+                blame.with_changes(parent, server, chosen, name=f"{server.name}~{len(chosen)}"), error.crash_class
+            ),
+            budget=BISECT_BOOTS,
+        )
+        culprits = ", ".join(f"{part}.{name}" for part, name in found.culprits)
+        text = f"  blame   {culprits} ({found.tests} boots; {parent.name} boots without)"
+        return text if found.minimal else f"{text}; the budget ended before a smaller set was found"
 
     def _artifacts(self, name: str) -> Path | None:
         return self.options.report / name if self.options.report is not None else None
