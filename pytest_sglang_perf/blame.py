@@ -8,7 +8,7 @@ Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28, 20
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +116,7 @@ def with_changes(
     parent: ResolvedServer, child: ResolvedServer, chosen: Sequence[Change], *, name: str
 ) -> ResolvedServer:
     """``parent`` with only these of ``child``'s changes."""
-    settings = {"args": dict(parent.args), "env": dict(parent.env)}
+    settings: dict[str, dict[str, Any]] = {"args": dict(parent.args), "env": dict(parent.env)}
     for part, key in chosen:
         theirs = getattr(child, part)
         if key in theirs:
