@@ -8,6 +8,12 @@ LEVELS = [1, 16, 64, 256]
 
 
 @pytest.mark.sglang(server="default")
+def test_a_first_boot_warms_the_caches(sglang_server):
+    """Kernels are compiled by whoever boots first; run this before anything that is measured."""
+    assert sglang_server.facts["max_running_requests"] >= 256
+
+
+@pytest.mark.sglang(server="default")
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_default_keeps_its_figures(sglang_perf, concurrency):
     assert not sglang_perf.measure(concurrency).regressions()
