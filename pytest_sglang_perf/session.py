@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf import __version__, blame, verdict
+from pytest_sglang_perf import __version__, blame, metrics, verdict
 from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class
 from pytest_sglang_perf.bench import Bench, Want
 from pytest_sglang_perf.errors import (
@@ -483,8 +483,10 @@ class TestPerf:
     def _noise(self, metric: str, level: float) -> verdict.Noise | None:
         """Noise learned from all other levels of both configs, stored or measured now.
 
-        The level itself is left out: its boots are weighed by the comparison.
+        The level itself is left out: its boots are weighed by the comparison. Counted figures have no noise.
         """
+        if metrics.REGISTRY[metric].exact:
+            return None
         session = self.session
         workload = session.suite.workload(self.declaration.workload)
         histories: dict[tuple[str, float], list[verdict.Boot]] = {}
