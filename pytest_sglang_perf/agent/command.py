@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, NamedTuple, Optional, Sequence, Set
 
 __all__ = ["NOT_STARTED", "Finished", "await_end", "kill_group", "missing", "run", "spawn"]
 
@@ -38,6 +38,9 @@ except OSError as error:
     os.write(2, f"cannot run {sys.argv[2]}: {error.strerror}\\n".encode())
     os._exit(127)
 """
+
+
+_spawned: Set[int] = set()
 
 
 class Finished(NamedTuple):
@@ -79,7 +82,7 @@ def spawn(argv: Sequence[str], *, merge: bool = False, cwd: Optional[str] = None
     Raises:
         OSError: it cannot be started.
     """
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WRAPPER, str(os.getpid()), *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -88,6 +91,13 @@ def spawn(argv: Sequence[str], *, merge: bool = False, cwd: Optional[str] = None
         cwd=cwd,
         start_new_session=True,
     )
+    _spawned.add(process.pid)
+    return process
+
+
+def is_ours(pid: int) -> bool:
+    """Whether whoever called `spawn` waits for this process, so that nobody else may collect its exit status."""
+    return pid in _spawned
 
 
 def kill_group(process: subprocess.Popen[bytes], wait_s: float = _GOING_AWAY_S) -> Optional[int]:

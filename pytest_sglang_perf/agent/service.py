@@ -14,20 +14,29 @@ import time
 import traceback
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Coroutine, Dict, Optional, Set
+from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set
 
-from . import rundir
+from . import facts, orphans, rundir
+from .boots import Boots
 from .checkup import checkup
+from .children import Children
 from .deadman import DeadMan
+from .files import read_part
+from .guardian import GuardedSide
+from .lease import Lease, LeaseUnavailable, holders
 from .link import Link
-from .outbox import Outbox
+from .outbox import VITAL, Outbox
 from .protocol import PROTOCOL, OrderError, Params, decode, encode
 from .resume import Relay, listen
+from .sweep import carriers, kill_until_gone
+from .trials import Trials
 
 __all__ = ["Service"]
 
 _UNGREETED_S = 60.0  # an agent that nobody greets goes away
 _REMEMBERED_IDS = 10_000
+_ALIVE_S = 2.0  # how often the guardian is told that the loop runs
+_TERM_S = 10.0  # what a server has to end in order when we leave
 
 Operation = Callable[[Params], Awaitable[Dict[str, Any]]]
 
@@ -35,7 +44,8 @@ Operation = Callable[[Params], Awaitable[Dict[str, Any]]]
 class Service:
     """Runs on an event loop; lines arrive from the link's reader thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, guardian: Optional[GuardedSide] = None) -> None:
+        self._guardian = guardian
         self._outbox = Outbox()
         self._deadman = DeadMan(_UNGREETED_S, grace_s=0.0)
         self._loop = asyncio.get_running_loop()
@@ -47,10 +57,20 @@ class Service:
         self._relay: Optional[Relay] = None
         self._run: Optional[str] = None
         self._run_dir: Optional[Path] = None
+        self._nvidia_smi: Optional[List[str]] = None
+        self._owner: Dict[str, Any] = {}
+        self._lease: Optional[Lease] = None
+        self._boots: Optional[Boots] = None
+        self._trials: Optional[Trials] = None
         self._operations: Dict[str, Operation] = {
             "hello": self._hello,
             "status": self._status,
             "checkup": checkup,
+            "facts": self._facts,
+            "lease.acquire": self._acquire,
+            "lease.release": self._release,
+            "file.read": self._read_file,
+            "reap": self._reap,
             "bye": self._bye,
         }
 
@@ -62,6 +82,9 @@ class Service:
         self._link.start_writing()
         self._link.start_reading()
         watch = asyncio.ensure_future(self._watch_controller())
+        if self._guardian is not None:
+            self._spawn(self._tell_guardian(self._guardian))
+            self._loop.add_reader(self._guardian.fileno(), self._on_guardian_gone, self._guardian)
         await self._stop.wait()
         watch.cancel()
         await self._leave()
@@ -173,7 +196,26 @@ class Service:
                 self.stop(reason)
                 return
 
+    async def _tell_guardian(self, guardian: GuardedSide) -> None:
+        while True:
+            guardian.alive()
+            await asyncio.sleep(_ALIVE_S)
+
+    def _on_guardian_gone(self, guardian: GuardedSide) -> None:
+        self._loop.remove_reader(guardian.fileno())
+        self.stop("guardian_gone")
+
     async def _leave(self) -> None:
+        """End everything in order, leave nothing, and only then give back the lease."""
+        if self._trials is not None:
+            self._trials.stop_all()
+        if self._boots is not None:
+            await self._boots.stop_all(_TERM_S)
+        if self._run is not None:
+            run = self._run
+            await self._loop.run_in_executor(None, lambda: kill_until_gone(lambda: carriers(run), timeout=10.0))
+        if self._lease is not None:
+            self._lease.release()
         link = self._link
         if self._relay is not None:
             self._relay.close()
@@ -203,8 +245,48 @@ class Service:
             self._relay.pass_on(encode(params.as_dict()).rstrip())
             return {}
         self._run = run
+        self._nvidia_smi = params.texts("nvidia_smi") if params.optional("nvidia_smi") else None
+        self._owner = params.mapping("owner", {})
+        self._begin(run, self._run_dir)
         self._spawn(self._accept_relays(listen(self._run_dir)))
         return self._identity()
+
+    def _begin(self, run: str, run_dir: Path) -> None:
+        """Everything that needs to know whose run this is."""
+        if self._guardian is not None:
+            self._guardian.run(run)
+        self._lease = Lease(self._owner, run)
+        children = Children(self._loop)
+        self._boots = Boots(
+            self._loop,
+            children,
+            self._emit,
+            run=run,
+            run_dir=run_dir,
+            agents=orphans.stamp(),
+            nvidia_smi=self._nvidia_smi,
+            on_death=self._on_server_death,
+        )
+        self._trials = Trials(
+            self._loop, children, self._boots, self._emit, run_dir=run_dir, nvidia_smi=self._nvidia_smi
+        )
+        self._operations.update(
+            {
+                "boot.start": self._boots.start,
+                "boot.stop": self._boots.stop,
+                "boot.server_info": self._boots.server_info,
+                "trial.start": self._trials.start,
+                "trial.cancel": self._trials.cancel,
+            }
+        )
+        rundir.prune(run)
+
+    def _emit(self, event: str, rank: int = VITAL, **fields: Any) -> None:
+        self._outbox.put({"event": event, **fields}, rank)
+
+    def _on_server_death(self, boot: str) -> None:
+        assert self._trials is not None
+        self._trials.on_death(boot)
 
     def _identity(self) -> Dict[str, Any]:
         return {
@@ -222,7 +304,58 @@ class Service:
 
     async def _status(self, params: Params) -> Dict[str, Any]:
         del params
-        return {"pid": os.getpid(), "leases": [], "boots": [], "orphans": []}
+        return {
+            "pid": os.getpid(),
+            "leases": holders(),
+            "boots": self._boots.names() if self._boots is not None else [],
+            "orphans": [orphans.describe(one) for one in orphans.find(self._run or "")],
+        }
+
+    async def _facts(self, params: Params) -> Dict[str, Any]:
+        return await facts.facts(params.texts("pythons", []), self._nvidia_smi)
+
+    async def _acquire(self, params: Params) -> Dict[str, Any]:
+        assert self._lease is not None
+        gpus = params.optional("gpus")
+        if gpus is not None and not (isinstance(gpus, list) and all(type(gpu) is int for gpu in gpus)):
+            raise OrderError("bad_request", f"parameter 'gpus' is {gpus!r:.80}; expected GPU indices or null")
+        try:
+            answer = await self._lease.acquire(
+                gpus,
+                params.number("wait_s", 0.0),
+                params.text("purpose", ""),
+                lambda holder: self._emit("lease.waiting", holder=holder),
+            )
+        except LeaseUnavailable as error:
+            raise OrderError("lease_unavailable", str(error), holder=error.holder) from None
+        except ValueError as error:
+            raise OrderError("bad_request", str(error)) from None
+        # The node is ours now, so what dead sessions left on it is in the way and nobody else's.
+        answer["reaped"] = await self._loop.run_in_executor(None, orphans.reap, self._run or "")
+        return answer
+
+    async def _release(self, params: Params) -> Dict[str, Any]:
+        del params
+        if self._lease is not None:
+            self._lease.release()
+        return {}
+
+    async def _reap(self, params: Params) -> Dict[str, Any]:
+        del params
+        killed = await self._loop.run_in_executor(None, orphans.reap, self._run or "")
+        foreign = await self._loop.run_in_executor(None, facts.gpu_processes, self._nvidia_smi)
+        return {"killed": killed, "foreign": foreign}
+
+    async def _read_file(self, params: Params) -> Dict[str, Any]:
+        assert self._run_dir is not None
+        return await self._loop.run_in_executor(
+            None,
+            read_part,
+            self._run_dir,
+            params.text("path"),
+            params.integer("offset", 0),
+            params.integer("length", 1024 * 1024, low=1, high=4 * 1024 * 1024),
+        )
 
     async def _bye(self, params: Params) -> Dict[str, Any]:
         del params

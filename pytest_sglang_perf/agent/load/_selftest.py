@@ -50,8 +50,8 @@ def selftest(
     levels: Sequence[int] = LEVELS,
     *,
     event_loop: str = "auto",
-    attach: Attach = lambda loop, stop: None,  # noqa: ARG005
-    on_level: Callable[[Dict[str, Any]], None] = lambda level: None,  # noqa: ARG005
+    attach: Attach = lambda loop, stop: None,
+    on_level: Callable[[Dict[str, Any]], None] = lambda level: None,
 ) -> Dict[str, Any]:
     """Measure each level and store the outcome.
 
@@ -103,7 +103,7 @@ def _measure(streams: int, event_loop: str, attach: Attach) -> Dict[str, Any]:
                 "limits": {"deadline_s": 120},
             }
         )
-        result = run(spec, on_progress=lambda progress: None, attach=attach)  # noqa: ARG005
+        result = run(spec, on_progress=lambda progress: None, attach=attach)
     audit = result["audit"]
     window = result["window"] or {"start_ns": 0, "end_ns": 0}
     events = audit.get("stamp_events") or 0
