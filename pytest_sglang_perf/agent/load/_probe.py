@@ -110,7 +110,7 @@ def waiting_quantile(absences: Sequence[float], total: float, q: float) -> Optio
 def _queued_s() -> float:
     """Seconds that this thread was ready and waited for a processor; 0 where the kernel does not tell."""
     try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as stat:  # noqa: PTH123 - four times a second
+        with open("/proc/thread-self/schedstat", encoding="ascii") as stat:
             return int(stat.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
