@@ -174,6 +174,7 @@ class Claim:
     status: str
     where: str
     simulated: bool = False
+    level: float | None = None
 
     def __bool__(self) -> bool:
         _refuse_not(sys._getframe(1))  # noqa: SLF001

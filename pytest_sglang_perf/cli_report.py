@@ -27,11 +27,16 @@ def main(argv: Sequence[str]) -> int:
         "Exit status: 0 written, whatever the run's outcome; 2 the run cannot be read or the file not written.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="run.json of --sglang-report DIR, or its folder")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained HTML file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown")
     parser.add_argument("--json", action="store_true", help="outcomes and files written, as one JSON document")
     options = parser.parse_args(argv)
     record = read_run(options.run)
     written = []
+    if options.html is not None:
+        from pytest_sglang_perf.report import html
+
+        written.append(_write(options.html, html.render(record)))
     if options.markdown is not None:
         written.append(_write(options.markdown, markdown.render(record)))
     if options.json:

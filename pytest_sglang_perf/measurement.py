@@ -285,6 +285,7 @@ class TestJudge:
             status=status,
             where=self._where,
             simulated=self._simulated,
+            level=self._level,
         )
 
     # -- the usual set --------------------------------------------------------------------------------------

@@ -47,6 +47,10 @@ def _write_reports(record: RunRecord, folder: Path) -> None:
     write_atomically(folder / "run.json", text)
     write_atomically(folder / "report.md", markdown.render(record))
     record.written = [str(folder / "run.json"), str(folder / "report.md")]
+    from pytest_sglang_perf.report import html  # only who asks for a report waits for its template engine
+
+    write_atomically(folder / "report.html", html.render(record))
+    record.written.append(str(folder / "report.html"))
 
 
 def _rescue(record: RunRecord) -> Path:

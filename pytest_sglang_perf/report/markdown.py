@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf.report.figures import figure, interval
@@ -22,18 +24,31 @@ def render(record: RunRecord) -> str:
     lines.append(", ".join(f"{n} {word}" for word, n in sorted(record.outcomes().items())) + ".")
     lines += ["", "| test | claim | now | reference | effect | verdict |", "|---|---|---|---|---|---|"]
     for test in record.tests:
-        name = f"`{test['nodeid'].rsplit('/', 1)[-1]}`"
+        name = "`" + test["nodeid"].rsplit("/", 1)[-1].replace("|", "\\|").replace("`", "") + "`"
         if not test["claims"]:
             lines.append(f"| {name} | | | | | {_cell(test['outcome'], record)} |")
         for claim in test["claims"]:
             lines.append(f"| {name} | {_claim_cells(claim, record)} |")
     crashed = [test for test in record.tests if test["failed"] and test["text"]]
     for test in crashed:
-        lines += ["", f"<details><summary>{test['nodeid']}: {test['outcome']}</summary>", "", "```"]
-        lines += [test["text"].rstrip(), "```", "</details>"]
+        text = test["text"].rstrip()
+        fence = _fence(text)
+        lines += ["", f"<details><summary>{escape(test['nodeid'])}: {escape(test['outcome'])}</summary>", "", fence]
+        lines += [text, fence, "</details>"]
     for text in [*record.baselines, *record.problems]:
         lines += ["", text]
     return "\n".join(lines) + "\n"
+
+
+def _fence(text: str) -> str:
+    """A fence that nothing in the text can close: a log line may well hold one of its own."""
+    longest = max((len(run) for run in re.findall("`{3,}", text)), default=2)
+    return "`" * (longest + 1)
+
+
+def _plain(text: str) -> str:
+    """Text for a table's cell, in which neither markup nor a further cell can begin."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("|", "\\|").replace("\n", " ")
 
 
 def _claim_cells(claim: dict[str, Any], record: RunRecord) -> str:
@@ -45,7 +60,7 @@ def _claim_cells(claim: dict[str, Any], record: RunRecord) -> str:
         effect = f"{verdict['effect']:.3f} [{low:.3f} .. {high:.3f}]" if claim["reference"] else ""
     return " | ".join(
         (
-            claim["text"].replace("|", "\\|"),
+            _plain(claim["text"]),
             _side(claim["candidate"], unit),
             _side(claim["reference"], unit) if claim["reference"] else "",
             effect,

@@ -118,6 +118,7 @@ def claim_dict(claim: Claim) -> dict[str, Any]:
         "unit": claim.unit,
         "op": claim.op,
         "bound": claim.bound,
+        "level": claim.level,
         "status": claim.status,
         "simulated": claim.simulated,
         "candidate": asdict(claim.candidate),

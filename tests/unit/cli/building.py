@@ -176,6 +176,7 @@ def claim(
         status=outcome.status.value,
         where="test_sbo.py::test_it",
         simulated=simulated,
+        level=level,
     )
 
 
