@@ -34,11 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
     draws = 400 if options.quick else 4000
     studies.power(report, draws if options.quick else 2 * draws, quick=options.quick)
     studies.false_alarms_looks(report, draws, quick=options.quick)
+    if not options.quick:
+        studies.coverage_with_sessions(report, draws)
     studies.other_shapes_and_places(report, draws)
     studies.false_alarms_one_look(report, draws if options.quick else 2 * draws, quick=options.quick)
     studies.inference_doctor_cells(report, 2 * draws)
     studies.peers(report, draws)
-    studies.paired_plans(report, draws // 8)
+    studies.paired_plans(report, draws // 4)
     recorded.h200(report)
     speed(report)
     spent = time.process_time() - started

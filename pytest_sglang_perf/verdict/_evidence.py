@@ -244,7 +244,7 @@ def _evidence(
     method: list[str],
     warnings: list[str],
 ) -> Evidence:
-    boot_var = float(posterior.expect(posterior.boot_var)) + float(np.mean(noise_var))
+    boot_var = float(posterior.expect(posterior.boot_var)) + float(np.mean(noise_var) - np.min(noise_var))
     centre = float(posterior.quantile(0.5))
     n_c = int(layout.candidate.sum())
     se2 = float(posterior.expect(posterior.sd**2))

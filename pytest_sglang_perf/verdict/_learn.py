@@ -131,8 +131,9 @@ def _scaled_inverse_chi2(predictive: Array) -> tuple[Array, Array]:
 
 def grid_likelihood(y: Array, noise_var: Array, layout: Layout) -> Array:
     """Log likelihood on the grid that `pool` expects, shape (..., K, J)."""
-    tau2 = np.broadcast_to(np.exp(_LOG_VAR), (*y.shape[:-1], len(_LOG_VAR)))
-    return likelihood(y, noise_var, layout, tau2, np.asarray(DRIFT_SHARES))[0]
+    shape = (*y.shape[:-1], len(_LOG_VAR), len(DRIFT_SHARES))
+    drift_var = np.broadcast_to(np.exp(_LOG_VAR)[:, None] * np.asarray(DRIFT_SHARES), shape)
+    return likelihood(y, noise_var, layout, np.exp(_LOG_VAR)[:, None] - drift_var, drift_var)[0]
 
 
 @cache

@@ -12,6 +12,9 @@ Tiao, "Bayesian Inference in Statistical Analysis", 1973, chapter 5): on a grid 
 normal distribution of the difference (generalised least squares) and a weight (the restricted likelihood of
 Patterson and Thompson, Biometrika 58, 1971, times the prior). The answer is the mixture.
 
+Trial noise that all boots have in common cannot be told from boot noise and need not be: it is part of the spread that
+the boots show. Only what exceeds it, in boots with fewer trials, is added to theirs.
+
 With no drift, equal trial noise and the flat prior on ``log tau`` the mixture *is* Student's t with n - 2
 degrees of freedom; with a learned prior (scaled inverse chi-squared with ``s0^2``, ``d0``) it is the
 moderated t of Smyth (Stat. Appl. Genet. Mol. Biol. 3, 2004) with n - 2 + d0; one new boot against n stored
@@ -38,9 +41,6 @@ __all__ = ["FLOOR_SD", "Layout", "Posterior", "Prior", "fit", "likelihood"]
 #: No boot is believed to repeat better than this (sd of the log value): clocks, rounding and luck.
 FLOOR_SD = 0.001
 _NODES = 24
-#: Belief that boots differ by nothing but trial noise, in units of the flat prior on log tau^2 (found by
-#: calibration).
-BOUND = 1.5
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Posterior:
         weight: Sums to 1 over the last axis.
         mean: Centre of each component.
         sd: Standard deviation of each component.
-        boot_var: ``(1 - share) tau^2`` of each component.
-        drift_var: ``share tau^2`` of each component.
+        boot_var: Variance between boots of a session in each component, the trial noise common to all included.
+        drift_var: Variance between sessions in each component.
     """
 
     weight: Array
@@ -150,12 +150,16 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
     """
     y = np.asarray(y, dtype=float)
     noise_var = np.broadcast_to(np.asarray(noise_var, dtype=float), y.shape)
-    tau2, log_prior = _spread_nodes(y, noise_var, layout, prior)  # (..., K)
+    common = noise_var.min(axis=-1)
+    spread, log_prior = _spread_nodes(y, common, layout, prior)  # (..., K)
     shares = np.asarray(prior.shares) if layout.drift_matters else np.zeros(1)
     share_weights = np.asarray(prior.share_weights) if layout.drift_matters else np.ones(1)
     with np.errstate(divide="ignore"):
         log_shares = np.log(share_weights)
-    log_likelihood, mean, variance = likelihood(y, noise_var, layout, tau2, shares)
+    # Drift has its share of what the boots spread beyond their trial noise.
+    drift_var = np.maximum(spread - common[..., None], 0.0)[..., None] * shares  # (..., K, J)
+    boot_var = spread[..., None] - drift_var
+    log_likelihood, mean, variance = likelihood(y, noise_var - common[..., None], layout, boot_var, drift_var)
     log_weight = log_likelihood + log_prior[..., None] + log_shares[..., None, :]
     weight = np.exp(log_weight - np.max(log_weight, axis=(-2, -1), keepdims=True))
     weight /= np.sum(weight, axis=(-2, -1), keepdims=True)
@@ -164,12 +168,14 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
         weight.reshape(flat),
         mean.reshape(flat),
         np.sqrt(variance).reshape(flat),
-        (tau2[..., None] * (1 - shares)).reshape(flat),
-        (tau2[..., None] * shares).reshape(flat),
+        boot_var.reshape(flat),
+        drift_var.reshape(flat),
     )
 
 
-def likelihood(y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: Array) -> tuple[Array, Array, Array]:
+def likelihood(
+    y: Array, noise_var: Array, layout: Layout, boot_var: Array, drift_var: Array
+) -> tuple[Array, Array, Array]:
     """Restricted log likelihood of the variances, and the estimate they lead to.
 
     The covariance of the boots is block diagonal over sessions, each block a diagonal plus a constant, so
@@ -179,8 +185,8 @@ def likelihood(y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: 
         y: Shape (..., n).
         noise_var: Shape (..., n).
         layout: Sides and sessions.
-        tau2: Shape (..., K), variance between boots of different sessions.
-        shares: Shape (J,), the drift's part of it.
+        boot_var: Shape (..., K, J), variance between boots of a session, at each node of the grid.
+        drift_var: Shape (..., K, J), variance between sessions.
 
     Returns:
         Log likelihood, estimate and its variance, each of shape (..., K, J).
@@ -189,8 +195,7 @@ def likelihood(y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: 
     y = y - origin  # differences of logs are small; this keeps the sums of squares exact
     one_hot = (layout.session[:, None] == np.unique(layout.session)[None, :]).astype(float)
     side = layout.candidate.astype(float)
-    boot_var = tau2[..., None] * (1 - shares)  # (..., K, J)
-    drift_var = (tau2[..., None] * shares)[..., None]  # (..., K, J, 1)
+    drift_var = drift_var[..., None]
     y = y[..., None, None, :]  # (..., 1, 1, n)
 
     # Boots with as many trials each have one weight; then the sums over boots need not be done for every node.
@@ -222,11 +227,10 @@ def likelihood(y: Array, noise_var: Array, layout: Layout, tau2: Array, shares: 
     return -0.5 * (log_det + np.log(det) + rss), mean_c - mean_r, (a_cc + a_rr + 2 * a_cr) / det
 
 
-def _spread_nodes(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> tuple[Array, Array]:
-    """Grid of ``tau^2`` and the log of prior times step, both of shape (..., K).
+def _spread_nodes(y: Array, common: Array, layout: Layout, prior: Prior) -> tuple[Array, Array]:
+    """Grid of the spread of boots, common trial noise included, and the log of prior times step; both (..., K).
 
-    The grid is even in x = log(tau^2 + mean trial noise), because that sum is what the boots show. It begins
-    where there is trial noise only and ends where the tail of the posterior is below 1e-4.
+    The grid is even in the log of the variance and reaches to where the posterior is below 1e-4 of its peak.
     """
     squares = np.zeros(y.shape[:-1])
     for member in (layout.candidate, ~layout.candidate):
@@ -234,18 +238,15 @@ def _spread_nodes(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> t
             part = y[..., member]
             squares = squares + np.sum((part - part.mean(axis=-1, keepdims=True)) ** 2, axis=-1)
     d0 = np.broadcast_to(np.asarray(prior.df, dtype=float), squares.shape)
-    s02 = np.broadcast_to(np.asarray(prior.var, dtype=float), squares.shape)
-    noise = noise_var.mean(axis=-1)
+    s02 = np.broadcast_to(np.asarray(prior.var, dtype=float), squares.shape) + common
     df = np.maximum(layout.df + d0, 1.0)
-    sum_squares = squares + d0 * (s02 + noise)
-    start = np.log(np.maximum(noise + FLOOR_SD**2, sum_squares / (8 * df + 40)))
-    stop = np.log(np.maximum(noise + FLOOR_SD**2, sum_squares / df)) + np.minimum(1 + 18 / df, 16)
+    sum_squares = squares + d0 * s02
+    start = np.log(np.maximum(FLOOR_SD**2, sum_squares / (8 * df + 40)))
+    stop = np.log(np.maximum(FLOOR_SD**2, sum_squares / df)) + np.minimum(1 + 18 / df, 16)
     unit = np.linspace(0, 1, _NODES)
-    x = start[..., None] + np.maximum(stop - start, 4)[..., None] * unit
-    tau2 = np.maximum(np.exp(x) - noise[..., None], FLOOR_SD**2)
-    d0, s02 = d0[..., None], s02[..., None]
-    # Scaled inverse chi-squared as a density of log tau^2, then of x.
-    log_prior = np.where(d0 > 0, -0.5 * d0 * (np.log(tau2) + s02 / tau2) + np.log1p(noise[..., None] / tau2), 0.0)
-    step = np.maximum(stop - start, 4) / (_NODES - 1)
-    log_prior[..., 0] += np.log(0.5 + BOUND / step)  # trapezoid
-    return tau2, log_prior
+    log_spread = start[..., None] + np.maximum(stop - start, 4)[..., None] * unit
+    spread = np.exp(log_spread)
+    # Scaled inverse chi-squared, as a density of the log; flat in the log where nothing is believed (d0 = 0).
+    log_prior = -0.5 * d0[..., None] * (log_spread + s02[..., None] / spread)
+    log_prior[..., 0] += np.log(0.5)  # trapezoid
+    return spread, log_prior

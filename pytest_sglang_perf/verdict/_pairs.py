@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
 
 from ._evidence import Evidence, StudentT, choose_prior, count, mean_logs, trial_variances
 from ._model import FLOOR_SD, Layout
@@ -19,10 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["of_pairs"]
 
-#: From so many pairs on a steady drift of the node is looked for, and taken out where its t test is below
-#: the level.
-_PAIRS_FOR_DRIFT = 4
-_DRIFT_SHOWS = 0.10
+#: From so many pairs on a steady drift of the node is taken out as a covariate, at the price of a degree of freedom.
+_PAIRS_FOR_DRIFT = 5
 #: Drift that fewer, unbalanced pairs may leave in the effect before it is worth a warning.
 _UNBALANCED = 0.002
 
@@ -58,17 +55,15 @@ def of_pairs(candidate: tuple[Boot, ...], reference: tuple[Boot, ...], noise: No
     differences = y[:n] - y[n:]
     sign = np.resize([1.0, -1.0], n)
     slope = float(differences[::2].mean() - differences[1::2].mean()) / 2 if n > 1 else 0.0
-    line = _Line(float(differences.mean()), 1 / n, _squares(differences), n - 1)
-    how = "drift common to a pair cancels"
     if n >= _PAIRS_FOR_DRIFT:
-        straight = differences - slope * sign
-        across = _squares(sign)
-        without = _Line(float(straight.mean()), 1 / n + sign.mean() ** 2 / across, _squares(straight), n - 2)
-        t = abs(slope) * math.sqrt(across / _variance(prior_squares, d0, without))
-        if 2 * float(special.stdtr(d0 + without.df, -t)) < _DRIFT_SHOWS:
-            line, how = without, "steady drift of the node taken out"
-    elif n % 2 and abs(slope) / n > _UNBALANCED:
-        warnings.append(f"odd number of pairs: drift of the node ({slope:+.1%} a boot) is in the effect")
+        straight, across = differences - slope * sign, _squares(sign)
+        line = _Line(float(straight.mean()), 1 / n + sign.mean() ** 2 / across, _squares(straight), n - 2)
+        how = "steady drift of the node taken out"
+    else:
+        line = _Line(float(differences.mean()), 1 / n, _squares(differences), n - 1)
+        how = "drift common to a pair cancels"
+        if n % 2 and abs(slope) / n > _UNBALANCED:
+            warnings.append(f"odd number of pairs: drift of the node ({slope:+.1%} a boot) is in the effect")
     variance = _variance(prior_squares, d0, line)
     return Evidence(
         distribution=StudentT(line.centre, math.sqrt(variance * line.leverage), d0 + line.df),
