@@ -30,6 +30,7 @@ class Truth:
         candidate: New boots, all of one further session.
         sessions: Sessions that the stored boots come from; 0 means that nobody recorded them.
         trials: Trials per boot.
+        louder: Candidate's boot sd as a multiple of the reference's.
         shape: Of the boot noise: normal, heavy (t with 3 degrees of freedom), bimodal (one boot in five slow).
     """
 
@@ -41,6 +42,7 @@ class Truth:
     candidate: int = 3
     sessions: int = 5
     trials: int = 4
+    louder: float = 1.0
     shape: str = "normal"
 
 
@@ -104,7 +106,8 @@ def draw(rng: np.random.Generator, truth: Truth, draws: int) -> Sample:
     spread = max(truth.sessions, 1)
     session = np.where(side, spread, np.arange(n) % spread)
     drift = rng.normal(0, truth.drift_sd, (draws, spread + 1))
-    y = drift[:, session] + boot_noise(rng, truth.shape, truth.boot_sd, (draws, n))
+    noise = boot_noise(rng, truth.shape, truth.boot_sd, (draws, n)) * np.where(side, truth.louder, 1.0)
+    y = drift[:, session] + noise
     y = y + np.where(side, np.log1p(truth.change), 0.0)
     logs = y[..., None] + rng.normal(0, truth.trial_sd, (draws, n, truth.trials))
     return Sample(logs, side, session, truth)

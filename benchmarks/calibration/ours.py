@@ -6,11 +6,13 @@ Welch, is held to `compare` by a unit test.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from pytest_sglang_perf.verdict._evidence import UNLIKE
 from pytest_sglang_perf.verdict._learn import grid_likelihood, pool
 from pytest_sglang_perf.verdict._model import FLOOR_SD, Layout, Posterior, Prior, fit
 from pytest_sglang_perf.verdict._noise import DRIFT_SHARES, STATED
@@ -65,7 +67,9 @@ def trial_var(sample: Sample) -> np.ndarray:
     return np.where(apart[:, None], own, pooled)
 
 
-def below(sample: Sample, points: tuple[float, ...], learned: Learned | None = None) -> list[np.ndarray]:
+def below(
+    sample: Sample, points: tuple[float, ...], learned: Learned | None = None, *, alike: bool = True
+) -> list[np.ndarray]:
     """Probability that log(candidate / reference) is at most each of the points, per draw."""
     session = sample.session if sample.truth.sessions else np.zeros(len(sample.side), dtype=int)
     layout = Layout(sample.side, session)
@@ -79,9 +83,11 @@ def below(sample: Sample, points: tuple[float, ...], learned: Learned | None = N
             prior = Prior(STATED.boot_sd**2, STATED.boot_df, DRIFT_SHARES, STATED.drift)
         else:
             prior = Prior(0.0, 0.0, DRIFT_SHARES, STATED.drift)
+        if not alike:
+            prior = replace(prior, ratios=UNLIKE)
         posterior = fit(piece.y, trial_var(piece), layout, prior)
         chances = [posterior.below(point) for point in points]
-        if learned is None and not layout.drift_matters:
+        if alike and not layout.drift_matters:
             chances = _welch_where_wider(piece, posterior, points, chances)
         for column, values in zip(result, chances, strict=True):
             column.append(values)
@@ -112,7 +118,13 @@ def _welch_where_wider(
 
 
 def sequential(
-    sample: Sample, looks: tuple[int, ...], levels: tuple[float, ...], margin: float, others: list[Sample] | None = None
+    sample: Sample,
+    looks: tuple[int, ...],
+    levels: tuple[float, ...],
+    margin: float,
+    others: list[Sample] | None = None,
+    *,
+    alike: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Look after so many candidate boots and stop at the first answer.
 
@@ -122,6 +134,7 @@ def sequential(
         levels: Nominal one-sided level of each look.
         margin: Tolerated decrease.
         others: The same boots at other levels, to learn noise from; None for no noise model.
+        alike: As in `compare`.
 
     Returns:
         Per draw: +1 holds, -1 violated, 0 inconclusive; and the candidate boots that were used.
@@ -134,7 +147,7 @@ def sequential(
             break
         seen = _rows(sample.first(look), open_)
         learned = learn([_rows(other.first(look), open_) for other in others]) if others is not None else None
-        (chance,) = below(seen, (float(np.log1p(-margin)),), learned)
+        (chance,) = below(seen, (float(np.log1p(-margin)),), learned, alike=alike)
         answer[open_] = np.where(chance <= level, 1, np.where(1 - chance <= level, -1, 0))
         used[open_] = look
     return answer, used

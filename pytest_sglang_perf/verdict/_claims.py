@@ -47,6 +47,7 @@ def compare(
     noise: Noise | None = None,
     confidence: float = 0.90,
     paired: bool = False,
+    alike: bool = True,
 ) -> Verdict:
     """Not worse than the reference by more than the margin?
 
@@ -57,6 +58,8 @@ def compare(
         better: Which direction of the metric is good.
         noise: Learned noise of this metric and level; its own boots must not be in it (`NoiseTable.at`).
         confidence: Of the interval.
+        alike: Both sides are one configuration (a gate against its own baseline), so that their boots spread alike. Say
+            False for a control: another configuration may be noisier.
         paired: ``candidate[i]`` and ``reference[i]`` ran one after the other, in ABBA order.
 
     Raises:
@@ -67,8 +70,10 @@ def compare(
         raise VerdictError(f"better must be 'higher' or 'lower', got {better!r}")
     _number("margin", margin, low=0.0, high=1.0 if better == "higher" else math.inf)
     if better == "higher":
-        return at_least(candidate, reference, 1 - margin, noise=noise, confidence=confidence, paired=paired)
-    return at_most(candidate, reference, 1 + margin, noise=noise, confidence=confidence, paired=paired)
+        return at_least(
+            candidate, reference, 1 - margin, noise=noise, confidence=confidence, paired=paired, alike=alike
+        )
+    return at_most(candidate, reference, 1 + margin, noise=noise, confidence=confidence, paired=paired, alike=alike)
 
 
 def at_least(
@@ -79,10 +84,11 @@ def at_least(
     noise: Noise | None = None,
     confidence: float = 0.90,
     paired: bool = False,
+    alike: bool = True,
 ) -> Verdict:
     """``candidate >= factor * reference``: superiority for factors above 1, non-inferiority below."""
     _number("factor", factor)
-    return _relative(candidate, reference, (factor, math.inf), ">=", noise, confidence, paired)
+    return _relative(candidate, reference, (factor, math.inf), ">=", noise, confidence, paired=paired, alike=alike)
 
 
 def at_most(
@@ -93,10 +99,11 @@ def at_most(
     noise: Noise | None = None,
     confidence: float = 0.90,
     paired: bool = False,
+    alike: bool = True,
 ) -> Verdict:
     """``candidate <= factor * reference``."""
     _number("factor", factor)
-    return _relative(candidate, reference, (0.0, factor), "<=", noise, confidence, paired)
+    return _relative(candidate, reference, (0.0, factor), "<=", noise, confidence, paired=paired, alike=alike)
 
 
 def equivalent(
@@ -107,10 +114,13 @@ def equivalent(
     noise: Noise | None = None,
     confidence: float = 0.90,
     paired: bool = False,
+    alike: bool = True,
 ) -> Verdict:
     """No effect beyond ``within`` either way: the ratio lies in 1 - within .. 1 + within."""
     _number("within", within, high=1.0)
-    return _relative(candidate, reference, (1 - within, 1 + within), "within", noise, confidence, paired)
+    return _relative(
+        candidate, reference, (1 - within, 1 + within), "within", noise, confidence, paired=paired, alike=alike
+    )
 
 
 def at_least_value(candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90) -> Verdict:
@@ -181,7 +191,9 @@ def _relative(
     relation: str,
     noise: Noise | None,
     confidence: float,
+    *,
     paired: bool,
+    alike: bool,
 ) -> Verdict:
     check_confidence(confidence)
     ours, theirs = as_boots(candidate, "candidate"), as_boots(reference, "reference")
@@ -195,7 +207,7 @@ def _relative(
             )
         evidence = of_pairs(ours, theirs, noise)
     else:
-        evidence = of_difference(ours, theirs, noise)
+        evidence = of_difference(ours, theirs, noise, alike=alike)
     sides = (_geometric_mean(ours), _geometric_mean(theirs))
     return _judge(evidence, region, relation, confidence, (ours, theirs), sides=sides)
 

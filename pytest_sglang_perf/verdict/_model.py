@@ -80,12 +80,14 @@ class Prior:
         df: ``d0``, how many boots that belief is worth; 0 for none. Scalar or one per draw.
         shares: Grid of the drift's share of ``tau^2``.
         share_weights: Prior weight of each of them, shape (J,), or (..., J) to differ between draws.
+        ratios: Candidate's over reference's variance between boots, each with its prior weight.
     """
 
     var: float | Array
     df: float | Array
     shares: tuple[float, ...] = (0.0,)
     share_weights: tuple[float, ...] | Array = (1.0,)
+    ratios: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
         prior: Beliefs about the variances.
 
     Returns:
-        A mixture over ``len(prior.shares)`` times 24 components.
+        A mixture over 24 spreads times the shares times the ratios of the prior.
     """
     y = np.asarray(y, dtype=float)
     noise_var = np.broadcast_to(np.asarray(noise_var, dtype=float), y.shape)
@@ -159,8 +161,13 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
     # Drift has its share of what the boots spread beyond their trial noise.
     drift_var = np.maximum(spread - common[..., None], 0.0)[..., None] * shares  # (..., K, J)
     boot_var = spread[..., None] - drift_var
-    log_likelihood, mean, variance = likelihood(y, noise_var - common[..., None], layout, boot_var, drift_var)
-    log_weight = log_likelihood + log_prior[..., None] + log_shares[..., None, :]
+    parts = []
+    for ratio, belief in prior.ratios:
+        scale = np.where(layout.candidate, np.sqrt(ratio), 1 / np.sqrt(ratio)) if ratio != 1 else None
+        found = likelihood(y, noise_var - common[..., None], layout, boot_var, drift_var, scale)
+        parts.append((found[0] + log_shares[..., None, :] + np.log(belief), *found[1:]))
+    log_weight, mean, variance = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+    log_weight = log_weight + log_prior[..., None]
     weight = np.exp(log_weight - np.max(log_weight, axis=(-2, -1), keepdims=True))
     weight /= np.sum(weight, axis=(-2, -1), keepdims=True)
     flat = (*y.shape[:-1], -1)
@@ -168,13 +175,13 @@ def fit(y: Array, noise_var: Array, layout: Layout, prior: Prior) -> Posterior:
         weight.reshape(flat),
         mean.reshape(flat),
         np.sqrt(variance).reshape(flat),
-        boot_var.reshape(flat),
-        drift_var.reshape(flat),
+        np.tile(boot_var, len(parts)).reshape(flat),
+        np.tile(drift_var, len(parts)).reshape(flat),
     )
 
 
 def likelihood(
-    y: Array, noise_var: Array, layout: Layout, boot_var: Array, drift_var: Array
+    y: Array, noise_var: Array, layout: Layout, boot_var: Array, drift_var: Array, scale: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Restricted log likelihood of the variances, and the estimate they lead to.
 
@@ -187,6 +194,7 @@ def likelihood(
         layout: Sides and sessions.
         boot_var: Shape (..., K, J), variance between boots of a session, at each node of the grid.
         drift_var: Shape (..., K, J), variance between sessions.
+        scale: Shape (n,), multiplies ``boot_var`` for each boot; None for 1.
 
     Returns:
         Log likelihood, estimate and its variance, each of shape (..., K, J).
@@ -199,8 +207,9 @@ def likelihood(
     y = y[..., None, None, :]  # (..., 1, 1, n)
 
     # Boots with as many trials each have one weight; then the sums over boots need not be done for every node.
-    alike = bool(np.all(noise_var == noise_var[..., :1]))
-    w = 1 / (boot_var[..., None] + noise_var[..., None, None, : 1 if alike else None])  # (..., K, J, 1 or n)
+    alike = scale is None and bool(np.all(noise_var == noise_var[..., :1]))
+    own_var = boot_var[..., None] if scale is None else boot_var[..., None] * scale
+    w = 1 / (own_var + noise_var[..., None, None, : 1 if alike else None])  # (..., K, J, 1 or n)
 
     def weigh(values: Array, members: Array) -> Array:
         return w * (values @ members) if alike else (w * values) @ members

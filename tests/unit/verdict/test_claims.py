@@ -198,6 +198,17 @@ def test_unequal_spread_falls_back_to_welch():
     assert "Welch" in verdict.method
 
 
+def test_another_configuration_may_be_noisier():
+    """Five calm boots of the control do not vouch for the next boot of another configuration."""
+    control = [[100.0], [100.5], [99.6], [100.2], [99.8]]
+    gate = compare([[97.0]], control, margin=0.02, better="higher")
+    hypothesis = compare([[97.0]], control, margin=0.02, better="higher", alike=False)
+    assert hypothesis.interval[1] - hypothesis.interval[0] > 1.5 * (gate.interval[1] - gate.interval[0])
+    assert gate.status is Status.VIOLATED
+    assert hypothesis.status is Status.INCONCLUSIVE
+    assert "may differ in spread" in hypothesis.method
+
+
 def test_more_boots_is_what_is_missing():
     close = compare([[96.0]], REFERENCE, margin=0.05, better="higher")
     assert close.status is Status.INCONCLUSIVE
