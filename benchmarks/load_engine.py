@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from benchmarks._plot import bars
+
 HERE = Path(__file__).parent
 PERIOD_MS, TTFT_MS, PAD = 50.0, 75.0, 330
 STYLES = ("sglang-style aiohttp, asyncio", "vllm-style aiohttp, asyncio", "aiperf-style aiohttp, uvloop")  # of _peers
@@ -333,6 +335,7 @@ def main(argv=None):
     parser.add_argument("--model", help="folder with a tokenizer, for tools that want one")
     parser.add_argument("--aiperf", help="the aiperf program")
     parser.add_argument("--guidellm", help="the guidellm program")
+    parser.add_argument("--svg", help="draw the lag of the comparison into this file")
     parser.add_argument("--json", help="write all figures to this file")
     options = parser.parse_args(argv)
     outcome = {"loadavg": os.getloadavg(), "cpus": os.cpu_count(), "python": sys.version.split()[0]}
@@ -340,6 +343,9 @@ def main(argv=None):
         program = build_server(Path(folder))
         for part in options.parts:
             PARTS[part](program, options, outcome)
+    if options.svg and "compare" in options.parts:
+        title = f"Lag p99 in ms (log scale), {options.streams} streams x 20 tok/s on one core"
+        Path(options.svg).write_text(bars(outcome, "lag_p99_ms", title))
     if options.json:
         Path(options.json).write_text(json.dumps(outcome, indent=1) + "\n")
 
