@@ -6,6 +6,7 @@ import math
 from html import escape
 
 WIDTH, LEFT, ROW, TOP = 860, 260, 26, 46
+FONT = 'font-family="sans-serif" font-size="12"'
 COLOURS = {"spread": "#2a6f97", "burst": "#e07a5f"}
 
 
@@ -21,8 +22,7 @@ def bars(outcome, key, title):
 
     height = TOP + ROW * len(names) + 30
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        'font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="8" y="20" font-size="14">{escape(title)}</text>',
     ]
