@@ -1,5 +1,8 @@
 """What the SSH channel costs: round trips of one JSON line and bulk transfer, beside OpenSSH's client.
 
+A *trip* is one line there and back. A *pair* is two lines there in two writes and one line back, which is how an order
+follows a heartbeat: without TCP_NODELAY the second write waits for the acknowledgement of the first.
+
 Everything runs against one private sshd on 127.0.0.1, in this order within each round, so that a busy moment of the
 machine hits all alike: `ssh node cat`, our channel, our channel without TCP_NODELAY, and plain paramiko as its own
 documentation uses it. Run with ``scripts/bench ssh_channel``.
@@ -9,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -20,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import paramiko
 
+from pytest_sglang_perf.errors import ConnectionLost
 from pytest_sglang_perf.nodes import _ssh_wire
 from tests import _sshd
 
@@ -39,9 +45,6 @@ class Echo(Protocol):
 
     def receive(self) -> bytes: ...
 
-    def command(self) -> bytes:
-        """First output of another `echo here` over the same connection."""
-
     def close(self) -> None: ...
 
 
@@ -49,9 +52,8 @@ class OpenSsh:
     """`ssh node cat` as a child process."""
 
     def __init__(self, server: _sshd.Sshd, command: str = "cat") -> None:
-        self.argv = ["ssh", "-F", str(server.config), "-T", "-S", str(server.folder / "mux"), "node"]
         self.process = subprocess.Popen(
-            [*self.argv[:-1], "-M", "node", command],
+            ["ssh", "-F", str(server.config), "-T", "node", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -66,11 +68,6 @@ class OpenSsh:
     def receive(self) -> bytes:
         assert self.process.stdout is not None
         return self.process.stdout.read(1 << 16)
-
-    def command(self) -> bytes:
-        return subprocess.run(
-            [*self.argv, "echo here"], check=True, capture_output=True, stdin=subprocess.DEVNULL
-        ).stdout
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -104,12 +101,6 @@ class Ours:
     def receive(self) -> bytes:
         return self.channel.receive(timeout=30)
 
-    def command(self) -> bytes:
-        channel = self.transport.open("echo here")
-        output = channel.receive(timeout=30)
-        channel.close()
-        return output
-
     def close(self) -> None:
         self.transport.close()
 
@@ -135,7 +126,6 @@ class Plain:
         )
         transport = self.client.get_transport()
         assert transport is not None
-        self.transport = transport
         self.channel = transport.open_session()
         self.channel.exec_command(command)
 
@@ -144,11 +134,6 @@ class Plain:
 
     def receive(self) -> bytes:
         return self.channel.recv(1 << 16)
-
-    def command(self) -> bytes:
-        with self.transport.open_session() as session:
-            session.exec_command("echo here")
-            return session.recv(100)
 
     def close(self) -> None:
         self.client.close()
@@ -162,42 +147,35 @@ PEERS: dict[str, Callable[..., Echo]] = {
 }
 
 
-def round_trips(echo: Echo, count: int) -> list[float]:
-    """Milliseconds of ``count`` round trips of one line, after ten for warmth."""
+def round_trips(echo: Echo, count: int, *pieces: bytes) -> list[float]:
+    """Milliseconds from the first of ``pieces`` sent to the last byte of one line back; after ten for warmth."""
     times = []
     for number in range(count + 10):
         started = time.perf_counter()
-        echo.send(LINE)
-        got = 0
-        while got < len(LINE):
-            got += len(echo.receive())
+        for piece in pieces:
+            echo.send(piece)
+        got = b""
+        while not got.endswith(b"\n"):
+            got += echo.receive()
         if number >= 10:
             times.append((time.perf_counter() - started) * 1e3)
     return times
 
 
-def timed(command: Callable[[], bytes]) -> float:
-    started = time.perf_counter()
-    assert command() == b"here\n"
-    return (time.perf_counter() - started) * 1e3
-
-
 def start(make: Callable[..., Echo], server: _sshd.Sshd) -> float:
     """Milliseconds from nothing to the first output of a command: connection, keys, session."""
-    echos = []
-
-    def first() -> bytes:
-        echos.append(make(server, "echo here"))
-        return echos[0].receive()
-
-    took = timed(first)
-    echos[0].close()
+    started = time.perf_counter()
+    echo = make(server, "echo here")
+    assert echo.receive() == b"here\n"
+    took = (time.perf_counter() - started) * 1e3
+    echo.close()
     return took
 
 
 def upload(make: Callable[..., Echo], server: _sshd.Sshd, size: int) -> float:
     """MB/s from here to the node."""
-    echo = make(server, f"head -c {size} >/dev/null; echo done")
+    echo = make(server, f"echo ready; head -c {size} >/dev/null; echo done")
+    assert echo.receive() == b"ready\n"
     piece = b"x" * MIB  # in pieces: paramiko's sendall copies the whole rest for each packet
 
     def send() -> None:
@@ -216,7 +194,8 @@ def upload(make: Callable[..., Echo], server: _sshd.Sshd, size: int) -> float:
 
 def download(make: Callable[..., Echo], server: _sshd.Sshd, size: int) -> float:
     """MB/s from the node to here."""
-    echo = make(server, f"read -r go; head -c {size} /dev/zero")
+    echo = make(server, f"echo ready; read -r go; head -c {size} /dev/zero")
+    assert echo.receive() == b"ready\n"
     started = time.perf_counter()
     echo.send(b"go\n")
     got = 0
@@ -227,18 +206,38 @@ def download(make: Callable[..., Echo], server: _sshd.Sshd, size: int) -> float:
     return size / 1e6 / took
 
 
+def noticed(server: _sshd.Sshd, number: signal.Signals, keepalive_s: float) -> float:
+    """Seconds from a signal to sshd's session process until a waiting reader of ours hears of the loss."""
+    transport = server.transport(keepalive_s=keepalive_s)
+    channel = transport.open("cat")
+    for pid in server.sessions():
+        os.kill(pid, number)
+    started = time.perf_counter()
+    try:
+        channel.receive(timeout=60)
+    except ConnectionLost:
+        return time.perf_counter() - started
+    finally:
+        transport.close()
+        for pid in server.sessions():
+            os.kill(pid, signal.SIGKILL)
+        _sshd.wait_until(lambda: not server.sessions())
+    raise AssertionError("the loss was not noticed")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trips", type=int, default=400, help="round trips a round")
     parser.add_argument("--starts", type=int, default=10, help="connections a round")
-    parser.add_argument("--commands", type=int, default=40, help="commands over one connection a round")
     parser.add_argument("--mib", type=int, default=64, help="size of one bulk transfer")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     trips: dict[str, list[float]] = {name: [] for name in PEERS}
+    pairs: dict[str, list[float]] = {name: [] for name in PEERS}
+    killed: list[float] = []
+    frozen: list[float] = []
     starts: dict[str, list[float]] = {name: [] for name in PEERS}
-    commands: dict[str, list[float]] = {name: [] for name in PEERS}
     up: dict[str, list[float]] = {name: [] for name in PEERS}
     down: dict[str, list[float]] = {name: [] for name in PEERS}
     with tempfile.TemporaryDirectory() as folder:
@@ -247,8 +246,10 @@ def main() -> None:
             for _ in range(options.rounds):
                 for name, make in PEERS.items():
                     echo = make(server)
-                    trips[name] += round_trips(echo, options.trips)
-                    commands[name] += [timed(echo.command) for _ in range(options.commands)]
+                    trips[name] += round_trips(echo, options.trips, LINE)
+                    echo.close()
+                    echo = make(server, 'while read -r one && read -r two; do echo "$one"; done')
+                    pairs[name] += round_trips(echo, options.trips // 4, LINE, LINE)
                     echo.close()
                 for _ in range(options.starts):
                     for name, make in PEERS.items():
@@ -256,37 +257,42 @@ def main() -> None:
                 for name, make in PEERS.items():
                     up[name].append(upload(make, server, options.mib * MIB))
                     down[name].append(download(make, server, options.mib * MIB))
+                killed.append(noticed(server, signal.SIGKILL, 1.0))
+                frozen.append(noticed(server, signal.SIGSTOP, 1.0))
         finally:
             server.stop()
     rows = [
         {
             "peer": name,
             "start_p50_ms": statistics.median(starts[name]),
-            "command_p50_ms": statistics.median(commands[name]),
-            "command_p90_ms": statistics.quantiles(commands[name], n=10)[8],
             "trip_p50_ms": statistics.median(trips[name]),
             "trip_p99_ms": statistics.quantiles(trips[name], n=100)[98],
+            "pair_p50_ms": statistics.median(pairs[name]),
+            "pair_p99_ms": statistics.quantiles(pairs[name], n=100)[98],
             "up_mb_s": statistics.median(up[name]),
             "down_mb_s": statistics.median(down[name]),
         }
         for name in PEERS
     ]
     if options.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps({"peers": rows, "killed_s": killed, "frozen_s": frozen}, indent=1))
         return
     heads = {
-        "start_p50_ms": "start p50 ms",
-        "command_p50_ms": "command p50",
-        "command_p90_ms": "p90 ms",
-        "trip_p50_ms": "trip p50",
+        "trip_p50_ms": "trip p50 ms",
         "trip_p99_ms": "p99 ms",
+        "pair_p50_ms": "pair p50 ms",
+        "pair_p99_ms": "p99 ms",
         "up_mb_s": "up MB/s",
         "down_mb_s": "down MB/s",
+        "start_p50_ms": "start p50 ms",
     }
     print(" | ".join([f"{'':28}", *heads.values()]))
     for row in rows:
-        cells = [f"{row[key]:{len(head)}.{2 if 'trip' in key else 1}f}" for key, head in heads.items()]
+        cells = [f"{row[key]:{len(head)}.{2 if 'trip' in key or 'pair' in key else 0}f}" for key, head in heads.items()]
         print(" | ".join([f"{row['peer']:28}", *cells]))
+
+    print(f"a killed session is noticed after {statistics.median(killed) * 1e3:.0f} ms (worst {max(killed) * 1e3:.0f})")
+    print(f"a frozen node after {statistics.median(frozen):.1f} x keepalive_s (worst {max(frozen):.1f})")
 
 
 if __name__ == "__main__":
