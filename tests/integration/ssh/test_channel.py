@@ -101,8 +101,10 @@ def test_sending_to_a_process_that_does_not_read_fails_in_time(transport):
 
 def test_progress_renews_the_time_of_a_send(transport):
     # 12 MiB at the reader's pace take longer than the timeout, but never stall for as long.
-    channel = transport.open("for i in 1 2 3 4 5 6; do head -c 2097152 >/dev/null; sleep 0.2; done; cat >/dev/null")
-    channel.send(b"x" * 12 * MIB, timeout=0.9)
+    channel = transport.open("for i in 1 2 3 4 5; do head -c 2097152 >/dev/null; sleep 0.6; done; cat >/dev/null")
+    started = time.monotonic()
+    channel.send(b"x" * 12 * MIB, timeout=2.2)
+    assert time.monotonic() - started > 2.2
 
 
 def test_sending_to_a_process_that_has_ended_says_so(transport):
