@@ -275,6 +275,19 @@ DEVICE_CLASSES = (
         links=sglang_issue(1953, 1571),
     ),
     CrashClass(
+        "token-id-out-of-range",
+        "A request held a token id that the model does not have, and its embedding looked it up",
+        (
+            (
+                "Keep the ids that the load sends below the model's vocabulary (`vocab` of the workload); "
+                "sglang does not "
+                "check them."
+            ),
+            "On a GPU the same shows as a device-side assert.",
+        ),
+        (r"^IndexError: index out of range in self",),
+    ),
+    CrashClass(
         "shm-too-small",
         "Shared memory ran out",
         (

@@ -89,6 +89,8 @@ def strip_ansi(text: str) -> str:
 def parse_line(text: str, number: int = 0) -> Line:
     """Take a line (without its newline) apart."""
     text = strip_ansi(text).rstrip()
+    if text.endswith('" 200 OK') and "INFO:     " in text[:200]:
+        return Line(number, text, text, "access", "", "")  # most of any log under load
     if text.startswith(("    ", "  File ")) and "%" not in text and "] " not in text:
         return Line(number, text, text, "more", "", "")  # most of any traceback
     head = _HEAD.match(text) if text.startswith("[") else None

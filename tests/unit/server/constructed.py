@@ -215,6 +215,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "finish_reason matched: NaN happened",
         "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0",
     ),
+    "token-id-out-of-range": ("IndexError: index out of range in self",),
     "shm-too-small": (
         "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Xa1b2C (size 9637888)",
         "NCCL WARN posix_fallocate failed : No space left on device",

@@ -43,7 +43,8 @@ RECORDED = (
             # Requests whose texts were "CUDA out of memory" and the like, logged in full; times in milliseconds;
             # a soft watchdog that complains.
             ("ms_and_echo", "stopped", "", "stopping", "0.5.23", 0, True),
-            ("kv_full", "healthy", "", "running", "0.5.23"),
+            ("kv_full", "stopped", "", "stopping", "0.5.23"),
+            ("bad_requests", "crashed", "token-id-out-of-range", "ready", "0.5.23", -9),
             ("group_sigint", "stopped", "", "stopping", "0.5.23", -9, True),
             ("sigint_while_loading", "stopped", "", "imports", "0.5.23", 1, True),
             ("missing_model_folder", "crashed", "model-not-found", "arguments", "0.5.20 or newer", 1),

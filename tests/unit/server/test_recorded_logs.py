@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_sglang_perf.server.classify import Classifier
 from pytest_sglang_perf.server.phases import PhaseTracker
 
 from .recorded import HEALTHY, RECORDED, Recorded, lines_of
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 def ids(case: Recorded) -> str:
@@ -225,3 +233,18 @@ def test_a_false_ready_is_not_believed() -> None:
         tracker.feed(text, number=number)
     assert tracker.bind_failed
     assert "ready" not in tracker.started
+
+
+@given(st.lists(st.sampled_from([name for name, *_ in RECORDED]), min_size=2, max_size=3), st.randoms())
+@settings(max_examples=25, deadline=None)
+def test_any_mixture_of_lines_gets_some_verdict(names: list[str], random: Random) -> None:
+    """Interleaved, cut and repeated lines may be judged wrongly, but never raise, and quote what was there."""
+    lines = [text for name in names for _, text in lines_of(name)[:200]]
+    random.shuffle(lines)
+    classifier = Classifier()
+    for number, text in enumerate(lines, 1):
+        classifier.feed(text, number)
+    found = classifier.finish(exit_code=random.choice([None, 0, -9, 1]))
+    json.dumps(found.to_dict())
+    assert (found.verdict == "crashed") == bool(found.crash_class)
+    assert all(1 <= number <= len(lines) for number, _ in found.evidence)
