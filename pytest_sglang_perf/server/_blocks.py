@@ -66,7 +66,7 @@ class Blocks:
             if self._at_outermost and _OUTERMOST.search(text):
                 self.uncaught, self._benign = True, False
             self._at_outermost = False
-        self.ignored = self._benign or is_benign(text)
+        self.ignored = self._benign or (not text.startswith("  ") and is_benign(text))
 
     def _begin(self) -> None:
         self.number += 1

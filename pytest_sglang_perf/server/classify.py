@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Classifier"]
 
-_TELLING_FRAMES = (
-    "server_args.py",
-    "/arg_groups/",
-    "validation_hook.py",
-    "fullgraph",
-    "fp4_quantize",
-    "_symmetric_memory",
-    "allreduce_fusion",
+# What makes a frame, a source line or a line of a py-spy dump worth a look all the same.
+_TELLING = (
+    *("server_args.py", "/arg_groups/", "validation_hook.py"),
+    *("fullgraph", "fp4_quantize", "_symmetric_memory", "allreduce_fusion", "assert", "rror: ", "fatal"),
 )
 _UNUSUAL = re.compile(
     r"\b(?:[Ee]rror|ERROR|[Ff]ail\w*|[Ww]arn\w*|WARN|[Cc]annot|[Uu]nable|[Ii]nvalid|[Mm]issing|[Aa]bort\w*)\b"
@@ -46,8 +42,8 @@ def _is_code(text: str) -> bool:
     """Frames and source lines of a traceback: they name files and exceptions, but are not what happened."""
     if not text.startswith("  "):
         return False
-    if text.startswith("  File "):
-        return not any(name in text for name in _TELLING_FRAMES)
+    if text.startswith(("  File ", "    ")):
+        return not any(name in text for name in _TELLING)
     return text.lstrip().startswith("raise ")
 
 

@@ -141,9 +141,11 @@ class PhaseTracker:
             return self._on_batch(line)
         if line.kind == "access":
             return self.enter("warmup", line=line) if self.current == "http" else []
-        self._guess.feed(line)
         if line.kind == "more" and line.text.startswith("  ") and self.current != "spawn":
+            if "[--" in line.text:
+                self._guess.feed(line)
             return []
+        self._guess.feed(line)
         if line.kind == "progress":
             return self._on_progress(line)
         if line.kind == "echo":

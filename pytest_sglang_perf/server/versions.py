@@ -78,6 +78,7 @@ OLDEST = "before 0.5.6"
 
 # Said outright by check_env, pip and container labels that people paste before their logs.
 _STATED = re.compile(r"\bsglang(?:==|: | version:? v?)(\d+\.\d+\.\d+(?:\.post\d+)?)\b", re.IGNORECASE)
+_REMARKS = ("sglang/launch_server.py:", "glang==", "glang: ", "glang version", "GLang version")
 _RANK = {release: rank for rank, release in enumerate(NEW_ARGUMENTS)}
 _RELEASE_OF = {name: release for release, names in NEW_ARGUMENTS.items() for name in names}
 _NAME = re.compile(r"(?:--|['( ])([a-z][a-z0-9_-]+)(?==|': |[ \]|,]|$)")
@@ -127,7 +128,7 @@ class VersionGuess:
         elif line.kind == "more":
             if "[--" in text:
                 self._names(text, whole=False)
-            elif "glang" in text and self._stated is None:
+            elif self._by_names is None and self._stated is None and any(word in text for word in _REMARKS):
                 self._from_remark(text)
         elif self._by_names is None and line.kind == "log":
             for phrase, release in _PHRASES:
