@@ -97,7 +97,7 @@ def _work(spec: Spec, salt: str, share: Tuple[int, int], channel: Channel) -> No
     """A worker's life, in a process of its own."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, and tells us
-    allow_files(spec.arrival.concurrency)
+    allow_files(spec.arrival.most_streams)
     loop = new_event_loop(spec.event_loop)
     records: Optional[IO[str]] = None
     if spec.records_path:

@@ -154,7 +154,6 @@ class Digester:
         self._scheduled = False
         self._waiting_bytes = 0
         self.tally = Tally(spec.time_scale)
-        self.busy_s = 0.0
 
     def push(self, exchange: Exchange) -> None:
         """Decode what this exchange has; finish it when it has ended."""
@@ -184,7 +183,6 @@ class Digester:
                 self._jobs.popleft()()
             else:
                 self._step(self._queue[0], _PIECES)
-        self.busy_s += perf_counter() - began
         if self._jobs or self._queue:
             self._wake()
 

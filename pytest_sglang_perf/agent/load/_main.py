@@ -9,8 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from . import _sglang_bench
+from ._digest import Tally
+from ._result import build
 from ._selftest import LEVELS, floor_for, selftest
-from ._spec import SpecError, parse
+from ._spec import Spec, SpecError, parse
 from ._trial import run
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ def main(stdin: Any = None, stdout: Any = None) -> int:
         stdout.flush()
 
     orders = Orders(stdin)
+    spec: Optional[Spec] = None
+    signal.signal(signal.SIGTERM, _cancel)  # until the trial's loop takes over
     try:
         order = json.loads(orders.first() or b"null") or {}
         if isinstance(order, dict) and "selftest" in order:
@@ -87,12 +91,27 @@ def main(stdin: Any = None, stdout: Any = None) -> int:
             say({"result": _sglang_bench.run(spec)})
             return 0
         result = run(spec, on_progress=lambda progress: say({"progress": progress}), attach=orders.follow)
+    except _Cancelled:
+        if spec is None:
+            return 1
+        result = build(spec, Tally(), start_ns=None, end_ns=None, ended_by="cancelled", audit={}, requests=0)
     except ValueError as error:
         say({"error": {"kind": "bad_spec", "message": str(error)}})
         return 2
+    except (OSError, RuntimeError) as error:
+        say({"error": {"kind": "failed", "message": str(error)}})
+        return 1
     result["audit"]["floor"] = floor_for(spec.arrival.max_concurrency or spec.arrival.concurrency)
     say({"result": result})
     return 0
+
+
+class _Cancelled(BaseException):
+    """SIGTERM before there was a trial to end."""
+
+
+def _cancel(*_: Any) -> None:
+    raise _Cancelled
 
 
 def _selftest(order: Dict[str, Any], orders: Orders, say: Callable[[Dict[str, Any]], None]) -> Dict[str, Any]:

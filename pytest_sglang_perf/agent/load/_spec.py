@@ -38,6 +38,13 @@ class Arrival:
     max_concurrency: Optional[int] = None
 
     @property
+    def most_streams(self) -> int:
+        """How many connections may be needed at once, as far as can be known before."""
+        if self.closed:
+            return self.concurrency
+        return self.max_concurrency or max(2048, 2 * self.size)
+
+    @property
     def closed(self) -> bool:
         """Whether the next request waits for an earlier one to finish."""
         return self.kind == "closed"

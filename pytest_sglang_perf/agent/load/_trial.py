@@ -68,7 +68,7 @@ def _alone(
     spec: Spec, salt: str, finder: WindowFinder, on_progress: Callable[[Progress], None], attach: Attach
 ) -> Tuple[str, Yield]:
     """In this process."""
-    allow_files(spec.arrival.concurrency)
+    allow_files(spec.arrival.most_streams)
     loop = new_event_loop(spec.event_loop)
     conductor = Conductor(finder)
     with contextlib.ExitStack() as stack:

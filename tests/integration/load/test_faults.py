@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -238,6 +239,38 @@ def test_sigterm_still_gives_a_result(stamped, tmp_path, workers):
     assert result["ended_by"] == "cancelled"
     assert result["counts_all"]["ok"] >= 8
     assert process.returncode == 0
+
+
+def test_sigterm_before_the_trial_gives_a_result_too():
+    with socket.socket() as silent:  # accepts connections and never answers: the first question waits
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        order = {
+            "url": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "arrival": {"kind": "closed", "concurrency": 4},
+            "input": 16,
+            "output": 8,
+            "requests": 8,
+        }
+        argv = [sys.executable, "-m", "pytest_sglang_perf.agent", "load"]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            silent.accept()[0].close()
+            held = silent.accept()  # the second question: now it is certainly past its order
+            process.send_signal(signal.SIGTERM)
+            result = finish(process)
+            held[0].close()
+    assert result["ended_by"] == "cancelled"
+    assert result["window"] is None
+    assert process.returncode == 0
+
+
+def test_records_that_cannot_be_written(stamped, load, tmp_path):
+    message, _ = load(stamped("--rate", 400), records_path=str(tmp_path / "nowhere" / "records"))
+    assert message["error"]["kind"] == "failed"
+    assert "nowhere" in message["error"]["message"]
 
 
 def test_a_server_that_dies_ends_the_trial_at_once(tmp_path):
