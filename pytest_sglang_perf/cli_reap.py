@@ -1,6 +1,6 @@
 """``sglang-perf reap NODE``: end what killed sessions left on a node, and say what was left alone.
 
-The agent decides what is ours: processes that carry ``SGLANG_PERF_RUN`` in their environment and whose session is
+The agent decides what is ours: processes that carry ``SGLANG_PERF_RUN`` in their environment and whose agent is
 gone. A process of somebody else is never ended, whatever it holds.
 """
 
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     """Returns 0: nothing of ours is left; 2: the node could not be reached or has no such agent."""
     parser = argparse.ArgumentParser(
         prog="sglang-perf reap",
-        description="End servers and load processes that killed sessions left on a node, and list the GPU processes "
-        "of others, which are left alone. Sessions that still run are not touched. Exit status: 0 done, 2 the node "
+        description="End servers and load processes that killed sessions left on a node, and list what is on the "
+        "GPUs otherwise. That is left alone, and so are sessions that still run. Exit status: 0 done, 2 the node "
         "cannot be reached.",
     )
     parser.add_argument("node", metavar="NODE", help="name of a node of the suite")
@@ -85,8 +85,8 @@ def reap(node: OpenNode) -> dict[str, Any]:
     """Have the agent end what is ours, then ask who else is on the GPUs.
 
     Returns:
-        ``killed`` and ``foreign``: processes, each with ``pid`` and what is known of it; ``gpu_error`` where the GPUs
-        could not be asked.
+        ``killed`` and ``left_alone`` (all that is on a GPU now, running sessions of ours too): processes, each with
+        ``pid`` and what is known of it; ``gpu_error`` where the GPUs could not be asked.
 
     Raises:
         NodeError: the agent cannot do it, or is gone.
@@ -100,19 +100,12 @@ def reap(node: OpenNode) -> dict[str, Any]:
                 "Upgrade pytest-sglang-perf here: the agent is sent from this installation"
             ) from None
         raise
-    killed = [_process(one) for one in answer.get("killed") or ()]
-    foreign = answer.get("foreign")
+    killed = [dict(one) for one in answer["killed"]]
+    others = [dict(one) for one in answer["foreign"]]
     gpu_error = None
-    if foreign is None:
-        facts = node.client.request("facts", timeout=_FACTS_S, pythons=[])
-        ended = {one["pid"] for one in killed}
-        foreign = [one for one in facts.get("gpu_processes") or () if one.get("pid") not in ended]
-        gpu_error = facts.get("gpu_error")
-    return {"killed": killed, "foreign": [_process(one) for one in foreign], "gpu_error": gpu_error}
-
-
-def _process(one: Any) -> dict[str, Any]:
-    return dict(one) if isinstance(one, dict) else {"pid": one}
+    if not others:  # nobody is there, or nobody can be seen
+        gpu_error = node.client.request("facts", timeout=_FACTS_S, pythons=[]).get("gpu_error")
+    return {"killed": killed, "left_alone": others, "gpu_error": gpu_error}
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -120,7 +113,7 @@ def _print(document: dict[str, Any]) -> None:
     say(f"node {document['node']} ({document['host']}){tag}", "bold")
     for words, none, processes in (
         ("ended", "nothing of ours was left", document["killed"]),
-        ("left alone: GPU processes of others", "no other process is on a GPU", document["foreign"]),
+        ("left alone: on the GPUs, and not of a dead session", "no other process is on a GPU", document["left_alone"]),
     ):
         if not processes:
             say(none if words == "ended" or not document["gpu_error"] else f"GPUs: {document['gpu_error']}")

@@ -58,6 +58,7 @@ def render(record: RunRecord) -> str:
         details={
             _NAMES.get(name, name.replace("_", " ")): _words(value)
             for name, value in sorted((session["node_details"] or {}).items())
+            if name != "simulated"  # said in words of its own
         },
         spent=_spent(session),
         versions=sorted({version for config in configs.values() for version in config.sglang}),
