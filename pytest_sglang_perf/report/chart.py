@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from pytest_sglang_perf.report.figures import figure
+from pytest_sglang_perf.report.figures import figure, interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,11 +39,20 @@ class Mark:
 
 @dataclass(frozen=True)
 class Row:
-    """One level: what was measured first, then what it is compared with."""
+    """One level: what was measured first, then what it is compared with; ``tag`` stands below its name."""
 
     label: str
     marks: tuple[Mark, ...]
     tag: str = ""
+
+    @property
+    def base(self) -> float | None:
+        """What changes are relative to: the first reference, if there is one to divide by."""
+        return self.marks[1].value if len(self.marks) > 1 and self.marks[1].value > 0 else None
+
+    @property
+    def height(self) -> int:
+        return max(len(self.marks), 2 if self.tag else 1) * _LINE + _GAP
 
 
 @dataclass(frozen=True)
@@ -61,27 +70,29 @@ class _Axis:
 
 def draw(rows: Sequence[Row], *, unit: str, title: str) -> Markup:
     """The chart, as an ``svg`` element with a text alternative."""
-    relative = any(len(row.marks) > 1 for row in rows)
+    relative = any(row.base is not None for row in rows)
     axis = _change_axis(rows) if relative else _value_axis(rows, unit)
+    bottom = _TOP + sum(row.height for row in rows)
     parts: list[Markup] = []
-    y = float(_TOP)
-    bottom = _TOP + sum(len(row.marks) * _LINE + _GAP for row in rows)
     for at, label in axis.ticks:
         x = axis.x(at)
         kind = "zero" if relative and at == 1 else "grid"
         parts.append(Markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>').format(kind, x, x, 2, bottom))
         parts.append(Markup('<text class="tick" x="{:.1f}" y="{}">{}</text>').format(x, bottom + 15, label))
+    top = _TOP
     for row in rows:
-        base = row.marks[1].value if relative and len(row.marks) > 1 else row.marks[0].value if relative else 1.0
-        parts.append(Markup('<text class="level" x="0" y="{:.1f}">{}</text>').format(y + 12, row.label))
+        parts.append(Markup('<text class="level" x="0" y="{}">{}</text>').format(top + 12, row.label))
         if row.tag:
-            under = y + 12 + (_LINE if len(row.marks) > 1 else 0)
-            x = 0 if len(row.marks) > 1 else 46
-            parts.append(Markup('<text class="tag" x="{}" y="{:.1f}">{}</text>').format(x, under, row.tag))
-        for mark in row.marks:
-            parts.append(_mark(mark, axis, base, y + _LINE / 2, unit))
-            y += _LINE
-        y += _GAP
+            parts.append(Markup('<text class="tag" x="0" y="{}">{}</text>').format(top + 12 + _LINE, row.tag))
+        for number, mark in enumerate(row.marks):
+            y = top + (number + 0.5) * _LINE
+            parts.append(_value(mark, y, unit))
+            if not relative or row.base is not None:
+                parts.append(_mark(mark, axis, row.base if relative and row.base is not None else 1.0, y, unit))
+            else:
+                alone = f"{interval(mark.low, mark.high, unit)}, no reference"
+                parts.append(Markup('<text class="alone" x="{}" y="{}">{}</text>').format(_LEFT, y + 4, alone))
+        top += row.height
     height = bottom + _FOOT
     what = "; ".join(_told(row, unit) for row in rows)
     return Markup(
@@ -121,26 +132,30 @@ def _mark(mark: Mark, axis: _Axis, base: float, y: float, unit: str) -> Markup:
     else:
         parts.append(Markup('<rect class="dot" x="{:.1f}" y="{:.1f}" width="8" height="8"/>').format(x - 4, y - 4))
     told = f"{mark.label}: {figure(mark.value, unit)}, {figure(mark.low, unit)} to {figure(mark.high, unit)}"
-    parts.append(
-        Markup('<text class="value" x="{}" y="{:.1f}">{}</text>').format(_WIDTH, y + 4, f"{figure(mark.value, unit)}")
-    )
     parts.append(Markup("<title>{}</title>").format(f"{told}, {mark.boots} boots"))
     return Markup('<g class="{}">{}</g>').format(mark.kind, Markup("").join(parts))
 
 
+def _value(mark: Mark, y: float, unit: str) -> Markup:
+    return Markup('<text class="value {}" x="{}" y="{:.1f}">{}</text>').format(
+        mark.kind, _WIDTH, y + 4, figure(mark.value, unit)
+    )
+
+
 def _change_axis(rows: Sequence[Row]) -> _Axis:
     ratios = [1 - _ROOM, 1 + _ROOM]
-    values = []
+    values = [1.0]
     for row in rows:
-        base = row.marks[1].value if len(row.marks) > 1 else row.marks[0].value
-        for mark in row.marks:
-            ratios += [mark.low / base, mark.high / base]
-            values.append(mark.value / base)
+        base = row.base
+        if base is not None:
+            for mark in row.marks:
+                ratios += [mark.low / base, mark.high / base]
+                values.append(mark.value / base)
     least = min(max(_LEAST, min(ratios)), *values)
     most = max(min(_MOST, max(ratios)), *values)
     room = (most - least) * 0.03
     least, most = least - room, most + room
-    step = _nice((most - least) / 4)
+    step = _nice((most - least) / 6)
     first = math.ceil((least - 1) / step)
     last = math.floor((most - 1) / step)
     ticks = tuple((1 + n * step, f"{n * step * 100:+.3g} %" if n else "0") for n in range(first, last + 1))

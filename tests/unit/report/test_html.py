@@ -198,6 +198,14 @@ def test_every_coordinate_of_a_chart_is_inside_it(levels) -> None:
     assert "inf" not in drawing.replace("infinite", "")
 
 
+def test_a_level_without_a_reference_is_not_drawn_as_no_change() -> None:
+    """Beside levels that have one, a dot at zero would claim that nothing moved."""
+    now, stored = Mark("now", "sbo", 100.0, 95.0, 105.0, 2), Mark("baseline", "baseline", 101.0, 99.0, 103.0, 5)
+    drawing = str(draw([Row("at 1", (now,)), Row("at 8", (now, stored))], unit="tok/s", title="t"))
+    assert drawing.count('class="dot"') == 2
+    assert "[95.0 .. 105] tok/s, no reference" in drawing
+
+
 def test_zeros_have_a_plain_axis() -> None:
     drawing = draw([Row("at 1", (Mark("now", "sbo", 0.0, 0.0, 3.0, 1),))], unit="requests", title="t")
     assert "3.00 requests" in drawing
