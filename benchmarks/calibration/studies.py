@@ -162,21 +162,27 @@ def coverage_with_sessions(report: Report, draws: int) -> None:
         " worst.",
     )  # fmt: skip
     rows = []
-    calm, worst = [], 1.0
+    calm: list[float] = []
+    worst, alarm = 1.0, 0.0
     for drift in (0.0, 0.01, 0.02):
         for sb in (0.005, 0.02, 0.05):
             row = [percent(drift), percent(sb)]
             for n in (1, 3, 8):
                 wrong, _, cover = one_look(Truth(boot_sd=sb, drift_sd=drift, candidate=n), draws, pooled=True)
                 row.append(f"{percent(wrong)} / {percent(cover)}")
-                worst = min(worst, cover)
                 if drift == 0:
                     calm.append(cover)
+                else:
+                    worst, alarm = min(worst, cover), max(alarm, wrong)
             rows.append(row)
     report.table(["drift sd %", "boot sd %", "1 new", "3 new", "8 new"], rows)
     report.target(
         "coverage of the 90 % interval with sessions recorded, no drift (it errs wide)", "88 to 92 %",
         f"{percent(min(calm))} to {percent(max(calm))} %", met=min(calm) >= 0.88 and max(calm) <= 0.92,
+    )  # fmt: skip
+    report.target(
+        "false `violated`, one look at 1, 3 or 8 boots, drift 1 or 2 %, worst cell", "at most 8 %",
+        f"{percent(alarm)} %", met=alarm <= 0.08,
     )  # fmt: skip
     report.target(
         "coverage with sessions recorded, drift 1 or 2 %, worst cell", "88 to 92 %", f"{percent(worst)} %",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_sglang_perf.errors import VerdictError
@@ -58,21 +59,20 @@ def canary(
     *,
     within: float,
     noise: Noise | None = None,
-) -> tuple[str, ...]:
-    """Reasons to void a session, from a small fixed workload measured before and after it.
+) -> Verdict:
+    """Did the node itself move? Judged on a small fixed workload that ran before and after the session.
 
-    The canary never changes, so a change of it is the node's. Empty means that nothing speaks against the
-    session; a canary too noisy to tell is a reason as well, because it guards nothing.
+    The canary never changes, so a change of it is the node's: ``violated`` voids the session, and the first
+    warning says so. ``inconclusive`` is a canary too noisy to guard anything, as one boot on each side is
+    without learned noise.
     """
     verdict = equivalent(after, before, within=within, noise=noise)
     low, high = verdict.interval
+    told = f"the canary ran at {low:.1%} to {high:.1%} of its earlier figure"
     if verdict.status is Status.VIOLATED:
-        return (
-            (
-                f"the node itself moved: the canary ran at {verdict.effect:.1%} of its earlier figure"
-                f" ({low:.1%} to {high:.1%}, allowed {1 - within:.1%} to {1 + within:.1%})"
-            ),
-        )
-    if verdict.status is Status.INCONCLUSIVE:
-        return (f"the canary cannot exclude that the node moved: {low:.1%} to {high:.1%} of its earlier figure",)
-    return ()
+        words = f"the node itself moved: {told}, allowed {1 - within:.1%} to {1 + within:.1%}"
+    elif verdict.status is Status.INCONCLUSIVE:
+        words = f"the canary cannot exclude that the node moved: {told}"
+    else:
+        return verdict
+    return replace(verdict, warnings=(words, *verdict.warnings))

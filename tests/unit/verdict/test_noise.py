@@ -51,6 +51,29 @@ def test_one_boot_a_session_leaves_the_belief_in_drift_as_it_was():
     assert noise.drift == pytest.approx(STATED.drift)
 
 
+def test_boots_of_this_session_count_by_their_spread_and_not_by_their_mean():
+    rng = np.random.default_rng(7)
+    stored = {level: history(rng, 0.02, boots=5) for level in (1, 16, 64)}
+
+    def now(change):
+        spread = np.random.default_rng(8)
+        return {
+            level: [
+                Boot(tuple(np.array(boots[0].trials) * change * np.exp(spread.normal(0, 0.004))), "now")
+                for _ in range(4)
+            ]
+            for level, boots in stored.items()
+        }
+
+    same, slower = (learn_noise(stored, current=now(change)) for change in (1.0, 0.8))
+    assert same.boot_sd == pytest.approx(slower.boot_sd)
+    assert same.drift == pytest.approx(slower.drift)
+    # Boots of one session agree five times better than sessions do: that is drift.
+    assert same.drift_share > 1.5 * learn_noise(stored).drift_share
+    merged = learn_noise({level: [*boots, *now(0.8)[level]] for level, boots in stored.items()})
+    assert merged.boot_sd > 2 * slower.boot_sd
+
+
 def test_the_judged_level_is_left_out():
     rng = np.random.default_rng(5)
     histories = {"quiet": history(rng, 0.005), "loud": history(rng, 0.2), "calm": history(rng, 0.005)}

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pytest_sglang_perf.errors import VerdictError
-from pytest_sglang_perf.verdict import canary, change_points, slow_drift, stability
+from pytest_sglang_perf.verdict import Status, canary, change_points, slow_drift, stability
 from pytest_sglang_perf.verdict._stability import kendall_p, theil_sen
 
 
@@ -61,9 +61,13 @@ def test_a_spread_beyond_use_is_named():
 
 def test_a_canary_that_moved_voids_the_session():
     before, after = [[100.0], [100.4], [99.7]], [[90.0], [90.2], [90.3]]
-    assert canary(before, [[100.1], [99.9], [100.2]], within=0.03) == ()
-    assert "the node itself moved" in canary(before, after, within=0.03)[0]
-    assert "cannot exclude" in canary([[100.0], [110.0]], [[104.0], [97.0]], within=0.03)[0]
+    assert canary(before, [[100.1], [99.9], [100.2]], within=0.03).status is Status.HOLDS
+    moved = canary(before, after, within=0.03)
+    assert moved.status is Status.VIOLATED
+    assert "the node itself moved" in moved.warnings[0]
+    blind = canary([[100.0], [110.0]], [[104.0], [97.0]], within=0.03)
+    assert blind.status is Status.INCONCLUSIVE
+    assert "cannot exclude" in blind.warnings[0]
 
 
 def test_a_step_in_history_is_found_where_it_is():
