@@ -47,9 +47,6 @@ class Blocks:
 
     def continuation(self, text: str, number: int) -> None:
         """A line without a stamp."""
-        if " hit an exception: " in text:  # a logger without a stamp
-            self.log_line(text)
-            return
         after_head, self._after_head = self._after_head, False
         if text == TRACEBACK:
             if not self._chained:

@@ -140,6 +140,8 @@ DEVICE_CLASSES = (
             r"Unsupported architecture",
             r"requires (?:SM|sm_?|compute capability )(?P<detail>\d+)",
             r"TllmGenFmhaRunner",
+            r"only supports? sm\d+ and above",
+            r"on Ampere/Ada cards only supports",
             r"dispatches (?P<detail>sm\w+)",
             r"No supported CUDA architectures? found",
             r"Unsupported (?:GPU|CUDA) arch\w*|[Uu]nsupported SM version",
@@ -399,6 +401,18 @@ DEVICE_CLASSES = (
         links=sglang_issue(11970, 20010, 18300, 6888),
     ),
     CrashClass(
+        "radix-cache-inconsistent",
+        "The prefix cache lost count of who uses what",
+        (
+            (
+                "A bug of the cache, mostly with sliding windows, hierarchical cache or speculation: try "
+                "--disable-radix-cache, or without those."
+            ),
+        ),
+        (r"AssertionError: (?P<detail>.{0,60}lock_ref.{0,60})", r"assert \S*lock_ref\b"),
+        links=sglang_issue(24153, 24869),
+    ),
+    CrashClass(
         "kv-exhausted",
         "The KV cache could not hold the running requests",
         (
@@ -424,6 +438,31 @@ DEVICE_CLASSES = (
             r"create_allreduce_fusion_workspace",
         ),
         links=sglang_issue(29073),
+    ),
+    CrashClass(
+        "kernel-failed",
+        "A matrix kernel (CUTLASS, cuDNN, TensorRT-LLM, DeepGEMM) refused its task or failed in it",
+        (
+            (
+                "Choose another back end for it: --fp4-gemm-runner-backend, --fp8-gemm-runner-backend, "
+                "--moe-runner-backend, --attention-backend."
+            ),
+            (
+                "Kernels made for data-centre GPUs (sm90, sm100) are often untested on sm120; a failure that comes and "
+                "goes may also be a sick GPU (dmesg)."
+            ),
+        ),
+        (
+            r"Error occurred when running GEMM",
+            r"(?:CUTLASS|cutlass|Cutlass).{0,80}(?P<detail>Error Internal|[Ff]ailed.{0,60})",
+            r"Failed to initialize cutlass",
+            r"scaled_mm_sm\w+\.cuh?:\d+",
+            r"cudnnGraphNotSupportedError|No execution plans support the graph",
+            r"BackendSupportedError: (?P<detail>.{0,80})",
+            r"\[TensorRT-LLM\]\[ERROR\] (?P<detail>.{0,80})",
+            r"TLLM_CHECK",
+        ),
+        links=(*sglang_issue(32021, 38773), "https://github.com/flashinfer-ai/flashinfer/issues/2577"),
     ),
     CrashClass(
         "graph-capture-failed",

@@ -58,6 +58,13 @@ LAUNCH_CLASSES = (
         links=sglang_issue(387),
     ),
     CrashClass(
+        "hub-rate-limited",
+        "The model hub refused because of too many requests",
+        ("Give HF_TOKEN, or download the model once and start from the folder (HF_HUB_OFFLINE=1).",),
+        (r"429 (?:Client Error|Too Many Requests)", r"'429 Too Many Requests'"),
+        links=sglang_issue(21471),
+    ),
+    CrashClass(
         "remote-code-not-trusted",
         "The model ships Python code of its own, which was not allowed to run",
         ("If you trust the model's authors, add --trust-remote-code.",),
@@ -224,7 +231,7 @@ LAUNCH_CLASSES = (
             r"(?P<detail>undefined symbol: \S+)",
             r"(?P<detail>lib(?!cuda\.so)[\w.+-]+\.so[\w.]*): cannot open shared object file",
             r"No module named '(?P<detail>sgl_kernel|flashinfer|sglang_kernel)[\w.]*'",
-            r"(?:sgl-kernel|sglang-kernel|flashinfer\S*) is (?:installed with version|not installed)",
+            r"(?:sgl-kernel|sglang-kernel|flashinfer\S*) (?:with minimum required version \S+ )?is (?:not )?installed",
             r"Please reinstall the latest version with",
             r"version `(?P<detail>(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+)' not found",
         ),

@@ -114,7 +114,7 @@ PROCESS_CLASSES = (
         ),
         (
             r"scheduler died during initialization \(exit code: (?P<detail>-9)\)",
-            r"^Killed$",
+            r"^Killed$|line \d+: +\d+ Killed ",
         ),
         depth=Depth.CONSEQUENCE,
         links=sglang_issue(20287),

@@ -20,11 +20,12 @@ _DEATH = re.compile(
                         |ambiguous\ option|one\ of\ the\ arguments))
     | (?P<native>    Fatal\ Python\ error:|terminate\ called\ after\ throwing|!+\ Segfault\ encountered
                         |Segmentation\ fault)
+    | (?P<killed>    Killed$|\S+:\ line\ \d+:\ +\d+\ Killed\ )
     | (?P<killtree>  kill_process_tree\ called:\ .*include_parent=True)
     """,
     re.VERBOSE,
 )
-_STOP = re.compile(r"SIGTERM received|SIGINT received|Gracefully exiting|KeyboardInterrupt\b")
+_STOP = re.compile(r"SIGTERM received|SIGINT received|Gracefully exiting|KeyboardInterrupt\b|Terminated$")
 
 
 def may_end(text: str) -> bool:
@@ -43,6 +44,7 @@ def may_end(text: str) -> bool:
         or "Segm" in text
         or "Segf" in text
         or "kill_" in text
+        or "Killed" in text
         or "Interrupt" in text
         or "Gracefully" in text
     )

@@ -38,7 +38,8 @@ _RANKS = r"(?:DP|PP|ATTN_CP|MOE_DP|TP|EP|CP)\d+"
 # Releases before 0.3 printed no date. Other programs that embed sglang put a level behind the stamp.
 _HEAD = re.compile(
     rf"\[((?:\d{{4}}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?)((?: {_RANKS})*)\] ?"
-    r"(?:\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] |(?:DEBUG|INFO|WARNING|ERROR) +(?![ :]))?(.*)",
+    r"(?:\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] |(?:DEBUG|INFO|WARNING|ERROR) +(?![ :]))?"
+    r"(?:\w+\.py:\d+: )?(.*)",
     re.DOTALL,
 )
 _RANKS_ONLY = re.compile(rf"\[()({_RANKS}(?: {_RANKS})*)\] (.*)", re.DOTALL)
@@ -47,6 +48,7 @@ _UVICORN = re.compile(r"(INFO|WARNING|ERROR|CRITICAL|DEBUG): +(.*)", re.DOTALL)
 _ACCESS = re.compile(r'\S+ - "[A-Z]+ \S+ HTTP/[\d.]+" \d{3}')
 _STAMP = re.compile(rf"\[(?:20\d\d-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?(?: {_RANKS})*\] ")
 _WIDEST_WRAPPER = 400
+_EXCEPTION = re.compile(r"(?:Scheduler|\w+Manager|\w+Controller|\w+Router) hit an exception: .*", re.DOTALL)
 _PROGRESS = re.compile(r"\d+%(?: Completed)? ?\|")
 # Lines whose content is the user's or the configuration's: words in them say nothing about the server's health.
 _ARGS = ("server_args=", "Received ServerArgs", "launch_command=")
@@ -97,11 +99,7 @@ def parse_line(text: str, number: int = 0) -> Line:
     if head is None:
         text, head = _unwrap(text)
     if head is None:
-        uvicorn = _UVICORN.match(text)
-        if uvicorn is not None:
-            message = uvicorn[2]
-            return Line(number, text, message, "access" if _ACCESS.match(message) else "uvicorn", "", "")
-        return Line(number, text, text, "progress" if _PROGRESS.search(text) else "more", "", "")
+        return _without_head(text, number)
     stamp, ranks, message = head.groups()
     kind = "log"
     if message.startswith(("Decode batch", "Prefill batch")):
@@ -116,6 +114,17 @@ def parse_line(text: str, number: int = 0) -> Line:
             message = uvicorn[2]
             kind = "access" if _ACCESS.match(message) else "uvicorn"
     return Line(number, text, message, kind, ranks.strip(), stamp)
+
+
+def _without_head(text: str, number: int) -> Line:
+    uvicorn = _UVICORN.match(text)
+    if uvicorn is not None:
+        message = uvicorn[2]
+        return Line(number, text, message, "access" if _ACCESS.match(message) else "uvicorn", "", "")
+    damaged = _EXCEPTION.search(text) if " hit an exception: " in text else None
+    if damaged is not None:  # its stamp was cut, or written in a way that we do not know
+        return Line(number, text, damaged[0], "log", "", "")
+    return Line(number, text, text, "progress" if _PROGRESS.search(text) else "more", "", "")
 
 
 def _unwrap(text: str) -> tuple[str, re.Match[str] | None]:

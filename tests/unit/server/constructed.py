@@ -27,6 +27,10 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/api/models/x",
         "Access to model meta-llama/Llama-3.1-8B is restricted. You must have access to it",
     ),
+    "hub-rate-limited": (
+        "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/x",
+        "httpx.HTTPStatusError: Client error '429 Too Many Requests'",
+    ),
     "remote-code-not-trusted": (
         "ValueError: Loading /models/x requires you to execute the configuration file in that repo on your machine.",
         "ValueError: The repository for /models/x contains custom code which must be executed to load the model.",
@@ -103,6 +107,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "OSError: libnvrtc.so.13: cannot open shared object file: No such file or directory",
         "ModuleNotFoundError: No module named 'sgl_kernel'",
         "Exception: sgl-kernel is installed with version 0.3.1, which is less than the minimum required version",
+        "Exception: flashinfer_python with minimum required version 0.2.5 is not installed.",
         "Please reinstall the latest version with `pip install sglang-kernel --force-reinstall`",
         "ImportError: /lib/libm.so.6: version `GLIBC_2.38' not found",
     ),
@@ -160,6 +165,8 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "RuntimeError: deep_gemm.get_paged_mqa_logits_metadata(x): Unsupported architecture",
         "RuntimeError: This kernel requires SM100",
         "Error in TllmGenFmhaRunner",
+        "RuntimeError: SGLang only supports sm75 and above.",
+        "RuntimeError: FlashAttention on Ampere/Ada cards only supports fp16 and bf16 data type",
         "ValueError: this path dispatches sm100f kernels",
         "RuntimeError: No supported CUDA architectures found for major versions [10]",
         "RuntimeError: Unsupported GPU architecture",
@@ -257,6 +264,10 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=1, protected_size=0",
         "ValueError: memory leak detected! 3 tokens",
     ),
+    "radix-cache-inconsistent": (
+        "AssertionError: dec_lock_ref on node with node.swa_lock_ref=0",
+        "    assert node.lock_ref > 0",
+    ),
     "kv-exhausted": (
         "RuntimeError: Decode out of memory. Try to lower your batch size.",
         "RuntimeError: Prefill out of memory. Try to lower your batch size.",
@@ -267,6 +278,16 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "    rendezvous (torch/distributed/_symmetric_memory/__init__.py:1799)",
         '  File "/venv/torch/distributed/_symmetric_memory/__init__.py", line 1799 in rendezvous',
         "    create_allreduce_fusion_workspace (flashinfer/comm/allreduce.py:420) not done",
+    ),
+    "kernel-failed": (
+        "RuntimeError: Error in function 'run' at trtllm_batched_gemm_runner.cu:258: Error occurred when running GEMM!",
+        "RuntimeError: CUTLASS NVFP4 GEMM: Error Internal",
+        "RuntimeError: Failed to initialize cutlass TMA WS grouped gemm",
+        "RuntimeError: failed at nvfp4_scaled_mm_sm120.cuh:175",
+        "cudnn.cudnnGraphNotSupportedError: No execution plans support the graph",
+        "BackendSupportedError: mm_fp4 does not support backend 'trtllm' with capability 120",
+        "[TensorRT-LLM][ERROR] Assertion failed: input_activations",
+        "TLLM_CHECK(input_activations) failed",
     ),
     "graph-capture-failed": (
         "Exception: Capture cuda graph failed: something odd",
@@ -325,6 +346,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "killed": (
         "RuntimeError: Rank 3 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), x",
         "Killed",
+        "./run.sh: line 24: 3557732 Killed                  python -m sglang.launch_server",
     ),
     "subprocess-died": (
         "Subprocess scheduler_0 (pid=4242) crashed with exit code -11. Triggering SIGQUIT for cleanup...",

@@ -56,7 +56,18 @@ def test_every_sample_inside_a_scheduler_traceback(name: str, sample: str) -> No
 
 
 def harmless_samples() -> list[tuple[str, str]]:
-    ends = ("Subprocess", "Rank", "Scheduler", "Initialization", "terminate", "Fatal", "!!!", "Health check")
+    ends = (
+        "Subprocess",
+        "Rank",
+        "Scheduler",
+        "Initialization",
+        "terminate",
+        "Fatal",
+        "!!!",
+        "Health check",
+        "Killed",
+        "./",
+    )
     return [
         (name, sample)
         for name, sample in every_sample()

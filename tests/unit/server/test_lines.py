@@ -44,6 +44,7 @@ def test_wrappers_are_taken_off(wrapped: str) -> None:
         ("[17:43:27 TP1] " + MESSAGE, "TP1", "17:43:27"),
         ("[TP5 EP5] " + MESSAGE, "TP5 EP5", ""),
         ("[2026-02-12 11:38:29] [ERROR] " + MESSAGE, "", "2026-02-12 11:38:29"),
+        ("[2026-02-12 11:38:29] INFO server_args.py:1483: " + MESSAGE, "", "2026-02-12 11:38:29"),
         ("[2026-02-12 11:38:29] INFO " + MESSAGE, "", "2026-02-12 11:38:29"),
         (
             "\x1b[2m2026-08-31T19:41:52.922414Z\x1b[0m \x1b[31mERROR\x1b[0m \x1b[2mengine.x\x1b[0m\x1b[2m:\x1b[0m "
@@ -56,6 +57,13 @@ def test_wrappers_are_taken_off(wrapped: str) -> None:
 def test_other_loggers(text: str, ranks: str, stamp: str) -> None:
     line = parse_line(text)
     assert (line.kind, line.message, line.ranks, line.stamp) == ("log", MESSAGE, ranks, stamp)
+
+
+@pytest.mark.parametrize("head", ["", "026-05-28 00:11:09.816 DP0 TP0 EP0] ", "[...] ", "2026-01-01 sglang ERROR "])
+def test_an_exception_under_a_damaged_head(head: str) -> None:
+    line = parse_line(head + "Scheduler hit an exception: Traceback (most recent call last):")
+    assert line.kind == "log"
+    assert line.message.startswith("Scheduler hit an exception")
 
 
 def test_indentation_below_torchrun_is_kept() -> None:
