@@ -24,13 +24,13 @@ _TURNAROUND_S = 0.25
 
 
 class SimClock:
-    """Simulated seconds since the clock was made."""
+    """Simulated seconds since ``start`` (of ``time.monotonic``), by default since the clock was made."""
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, start: float | None = None) -> None:
         if not scale > 0:
             raise ValueError(f"a time scale is a number above 0, not {scale!r}")
         self.scale = scale
-        self._start = time.monotonic()
+        self._start = time.monotonic() if start is None else start
 
     def now(self) -> float:
         """Simulated seconds that have passed."""
@@ -39,6 +39,10 @@ class SimClock:
     def real(self, seconds: float) -> float:
         """How long ``seconds`` of simulated time last, in real seconds."""
         return seconds / self.scale
+
+    def real_until(self, moment: float) -> float:
+        """Real seconds until a simulated moment; 0 when it has passed."""
+        return max(self.real(moment - self.now()), 0.0)
 
     def turnaround(self, done: float, again: float) -> float:
         """Simulated seconds of a client's turn-around that are an artefact of the time scale.

@@ -16,6 +16,7 @@ from .boot import PHASES
 from .clock import SimClock
 from .faults import parse_faults
 from .flags import ServerArgs, parse_flags
+from .gpus import process_started
 from .profiles import load_profile
 from .serving import Server
 from .settings import read_settings
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = read_settings()
     profile = load_profile(settings.profile)
     faults = parse_faults(settings.fail, PHASES)
-    clock = SimClock(settings.time_scale or profile.time_scale)
+    clock = SimClock(settings.time_scale or profile.time_scale, _spawned())
     sys.stderr.write(
         "/usr/lib/python3/dist-packages/sglang/launch_server.py:51: UserWarning: "
         "'python -m sglang.launch_server' is still supported, but 'sglang serve' is the recommended entrypoint.\n"
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if faults.crash == "imports":
         raise ImportError("libnvrtc.so.13: cannot open shared object file (a fault ordered by SGLANG_SIM_FAIL)")
     # sglang's imports take seconds, before it even looks at its flags.
-    time.sleep(clock.real(profile.boot.imports_s))
+    time.sleep(clock.real_until(profile.boot.imports_s))
     args = _complete(parse_flags(words, settings.version or profile.version), profile)
     loop = _new_loop()
     with contextlib.closing(loop):
@@ -58,6 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             sys.stderr.write("Traceback (most recent call last):\nKeyboardInterrupt\n")
             return 1
+
+
+def _spawned() -> float:
+    """When this process was started, by ``time.monotonic``: our own imports are part of sglang's."""
+    ticks = process_started(os.getpid())
+    if ticks is None:
+        return time.monotonic()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - max(age, 0.0)
 
 
 def _complete(args: ServerArgs, profile: Profile) -> ServerArgs:

@@ -41,6 +41,7 @@ __all__ = ["Server"]
 _READING_S = 1.0
 _PUBLISH_AT_MOST_REAL_S = 0.02
 _MAX_RUNNING = 4096
+_WARMUP_TOKENS = 8
 
 
 class Server:
@@ -142,9 +143,9 @@ class Server:
         try:
             await boot.run()
             self._make_api(boot)
-            await boot.phase("http", self._bind)
+            await boot.phase("http", lambda: self._bind(boot))
             if self._up:
-                await boot.phase("warmup", self._warm_up)
+                await boot.phase("warmup", lambda: self._warm_up(boot.due))
         except BootCrash as crash:
             self._log.shout(f"Scheduler hit an exception: {crash.text}", rank=0)
             self._sigquit()
@@ -199,11 +200,11 @@ class Server:
             on_request=self._request_came,
         )
 
-    async def _bind(self) -> None:
+    async def _bind(self, boot: Boot) -> None:
         log, host, port = self._log, str(self._args["host"]), int(self._args["port"])
         log.uvicorn(f"Started server process [{os.getpid()}]")
         log.uvicorn("Waiting for application startup.")
-        await asyncio.sleep(self._clock.real(self._profile.boot.http_s))
+        await boot.sleep(self._profile.boot.http_s)
         log.say("Using fallback token IDs for yes/no (9693/2152)")
         log.uvicorn("Application startup complete.")
         if trouble := await self._listen(host, port):
@@ -226,9 +227,10 @@ class Server:
             return str(error)
         return None
 
-    async def _warm_up(self) -> None:
+    async def _warm_up(self, began: float) -> None:
         if not self._args["skip_server_warmup"]:
-            await WarmUp(self._args, self._clock).own(self._profile.boot.warmup_s)
+            answer_s = self._performance.entry_s + _WARMUP_TOKENS * self._performance.decode_s(1)
+            await WarmUp(self._args, self._clock).own(began + self._profile.boot.warmup_s - answer_s)
         self._api.status = "up"
         self._log.flush()
         self._log.say("The server is fired up and ready to roll!")

@@ -28,11 +28,11 @@ class WarmUp:
         self._host, self._port = str(args["host"]), int(args["port"])
         self._key = args["api_key"]
 
-    async def own(self, seconds: float) -> None:
-        """Warm up this server, which takes ``seconds`` of simulated time in all."""
+    async def own(self, generate_at: float) -> None:
+        """Warm up this server; what takes long in it is over at the simulated time ``generate_at``."""
         await asyncio.sleep(self._clock.real(_POLL_S))
         await self._ask("GET", "/model_info")
-        await asyncio.sleep(self._clock.real(max(seconds - _POLL_S - 0.5, 0.0)))
+        await asyncio.sleep(self._clock.real_until(generate_at))
         await self._ask("POST", "/generate", _BODY)
         if self._new:
             await self._ask("POST", "/freeze_gc")
