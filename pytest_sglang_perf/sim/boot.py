@@ -93,6 +93,7 @@ class Boot:
 
     async def _begin_only(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let a phase write its first lines, and no more."""
+        self.due = max(self.due, self._clock.now())  # a boot that is late must not hurry through it
         task = asyncio.ensure_future(work())
         await asyncio.wait([task], timeout=self._clock.real(_FAULT_AFTER_S))
         task.cancel()
