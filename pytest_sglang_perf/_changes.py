@@ -27,23 +27,27 @@ def print_changes(found: Sequence[Change], *, labels: tuple[str, str], simulated
         header.append("")
     rows = [_row(change, simulated=simulated) for change in found]
     table(header, rows, right={"level", *labels, "change", "margin"}, mark="verdict")
+    said: dict[str, list[str]] = {}
     for change in found:
         if change.status == "inconclusive":
             more = change.more_boots
             advice = f"about {more} more boots would decide" if more else "more boots of this kind would not decide it"
-            say(f"  {_place(change)}: {advice}")
-    notes = dict.fromkeys(change.note for change in found if change.note and change.status != "no direction")
-    for note in notes:
-        places = [_place(change) for change in found if change.note == note]
+            said.setdefault(advice, []).append(_place(change))
+        if change.note and change.status != "no direction":
+            said.setdefault(f"note: {change.note}", []).append(_place(change))
+    for text, places in said.items():
         where = ", ".join(places) if len(places) < 3 else f"{len(places)} lines"
-        say(f"  note: {note} ({where})", "dim")
+        say(f"  {text} ({where})", "dim")
 
 
 def tally(found: Sequence[Change]) -> str:
     """Such as ``1 violated, 2 inconclusive, 25 hold``."""
     number = counts(found)
     words = {"holds": "hold" if number.get("holds", 0) != 1 else "holds"}
-    return ", ".join(f"{number[word]} {words.get(word, word)}" for word in _ORDER if number.get(word)) or "nothing"
+    return (
+        ", ".join(f"{number[word]} {words.get(word, word)}" for word in _ORDER if number.get(word))
+        or "nothing to judge"
+    )
 
 
 def _place(change: Change) -> str:

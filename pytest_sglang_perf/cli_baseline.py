@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         "--metric",
         action="append",
         metavar="NAME",
-        help="show this metric (may be repeated) instead of the usual gate's and failed_requests",
+        help="show this metric (may be repeated) instead of the usual gate's, power and failed_requests",
     )
     parser = argparse.ArgumentParser(
         prog="sglang-perf baseline",
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "show",
         parents=[common, where, picks],
         help="one server config's figures",
-        description="Each level's figures with the 90 %% interval of their long-run mean, from the stored boots of "
+        description="Each level's figures with the 90 % interval of their long-run mean, from the stored boots of "
         "the config's newest content and the noise learned from the other levels.",
     )
     show.add_argument("server", metavar="SERVER", help="name of the server config")

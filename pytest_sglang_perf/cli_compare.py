@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf._changes import print_changes, tally
 from pytest_sglang_perf._console import emit, say, warn
-from pytest_sglang_perf.baselines import NodeClass, comparable
-from pytest_sglang_perf.comparison import MAIN_METRICS, Change, changes, chosen_metrics, corrected, counts
+from pytest_sglang_perf.baselines import BaselineFile, NodeClass, comparable
+from pytest_sglang_perf.cli_baseline import read_folder
+from pytest_sglang_perf.comparison import (
+    MAIN_METRICS,
+    Change,
+    Key,
+    LevelBoots,
+    changes,
+    chosen_metrics,
+    corrected,
+    counts,
+)
 from pytest_sglang_perf.errors import NotComparable, RunFileError
 from pytest_sglang_perf.metrics import REGISTRY
 from pytest_sglang_perf.report.run_file import RunRecord, read_run
-from pytest_sglang_perf.stored_boots import Config, of_run
+from pytest_sglang_perf.stored_boots import Config, of_baseline, of_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
     a, b = _side(options.a), _side(options.b)
     simulated = a.record.simulated or b.record.simulated
     try:
-        found = pairs(a, b, metrics if options.metric else None)
+        stored = read_folder(options.baselines)[0] if options.baselines.is_dir() else []
+        found = pairs(a, b, metrics if options.metric else None, stored)
         every = iter(corrected([change for pair in found for change in pair.changes], options.correct))
         found = [replace(pair, changes=tuple(islice(every, len(pair.changes)))) for pair in found]
     except NotComparable as error:
@@ -116,6 +127,13 @@ def _parser() -> argparse.ArgumentParser:
         default="none",
         help="correct the verdicts for their number: Holm, or Benjamini-Hochberg (default: none)",
     )
+    parser.add_argument(
+        "--baselines",
+        type=Path,
+        default=Path("baselines"),
+        metavar="DIR",
+        help="learn the noise from the boots stored here too, where there are any (default: ./baselines)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of text")
     return parser
 
@@ -128,8 +146,8 @@ def _side(text: str) -> Side:
     return Side(text, read_run(Path(text)), None)
 
 
-def pairs(a: Side, b: Side, metrics: Sequence[str] | None = None) -> list[Pair]:
-    """Every comparison that A and B have in common.
+def pairs(a: Side, b: Side, metrics: Sequence[str] | None = None, stored: Sequence[BaselineFile] = ()) -> list[Pair]:
+    """Every comparison that A and B have in common; the noise is learned from the ``stored`` boots too.
 
     Raises:
         NotComparable: the node classes differ, or nothing is in common.
@@ -144,9 +162,13 @@ def pairs(a: Side, b: Side, metrics: Sequence[str] | None = None) -> list[Pair]:
     for one, other in _names(a, b, here, there, crashed):
         if a.run == b.run and one == other:
             raise RunFileError(f"{a.name} and {b.name} are the same boots: there is nothing to compare")
-        found.append(
-            _pair(here[one], there.get(other) or Config(other, "", {}), wanted, margins, crashed.get(other, ""))
-        )
+        beside = there.get(other) or Config(other, "", {})
+        known = [
+            of_baseline(_other_sessions(file, {a.run, b.run})).levels
+            for file in stored
+            if file.node_class == a.record.session["node_class"] and file.server in {one, other}
+        ]
+        found.append(_pair(here[one], beside, wanted, margins, crashed.get(other, ""), known))
     if not any(pair.changes or pair.crashed for pair in found):
         raise NotComparable(
             "no server config, workload and level is in both runs.\n"
@@ -170,6 +192,17 @@ def _same_class(a: Side, b: Side) -> None:
     )
 
 
+def _other_sessions(file: BaselineFile, sessions: set[str]) -> BaselineFile:
+    """A baseline file without the boots of these sessions, which are on a side already."""
+    return replace(
+        file,
+        workloads={
+            name: {level: tuple(b for b in boots if b.session not in sessions) for level, boots in levels.items()}
+            for name, levels in file.workloads.items()
+        },
+    )
+
+
 def _names(
     a: Side, b: Side, here: Mapping[str, Config], there: Mapping[str, Config], crashed: Mapping[str, str]
 ) -> list[tuple[str, str]]:
@@ -186,7 +219,14 @@ def _names(
     return [(one, other)]
 
 
-def _pair(one: Config, other: Config, metrics: Sequence[str], margins: Mapping[str, float], crashed: str) -> Pair:
+def _pair(
+    one: Config,
+    other: Config,
+    metrics: Sequence[str],
+    margins: Mapping[str, float],
+    crashed: str,
+    stored: Sequence[Mapping[Key, LevelBoots]],
+) -> Pair:
     notes = []
     if other.levels and one.server == other.server and one.fingerprint != other.fingerprint:
         notes.append(f"the config's content differs ({one.fingerprint} and {other.fingerprint})")
@@ -195,7 +235,9 @@ def _pair(one: Config, other: Config, metrics: Sequence[str], margins: Mapping[s
     if crashed:
         notes.append(f"{other.server} crashed in B: {crashed}")
     labels = (one.server, other.server) if one.server != other.server else ("A", "B")
-    found = changes(one.levels, other.levels, metrics=metrics, margins=margins, labels=labels) if other.levels else []
+    found: list[Change] = []
+    if other.levels:
+        found = changes(one.levels, other.levels, metrics=metrics, margins=margins, labels=labels, others=stored)
     if all(change.status in {"gone", "new"} and not change.metric for change in found if change.level is not None):
         found = []  # no level in common: a boot time alone is no comparison
     return Pair(one.server, other.server, tuple(found), tuple(notes), crashed)

@@ -147,13 +147,19 @@ def counts(found: Iterable[Change]) -> dict[str, int]:
     return dict(Counter(change.status for change in found))
 
 
-def noise_of(metric: str, key: Key, sides: Iterable[Mapping[Key, LevelBoots]]) -> verdict.Noise | None:
-    """Noise of a metric at one level, learned from all other levels of these sides; None if there are none."""
+def noise_of(
+    metric: str, key: Key, sides: Sequence[Mapping[Key, LevelBoots]], others: Sequence[Mapping[Key, LevelBoots]] = ()
+) -> verdict.Noise | None:
+    """Noise of a metric at one level, or None where nothing tells it.
+
+    It is learned from all other levels of the sides, whose boots at this level are weighed by the comparison itself,
+    and from all levels of ``others``, whose boots are on no side.
+    """
     histories = {
-        (number, other): level.boots[metric]
-        for number, side in enumerate(sides)
-        for other, level in side.items()
-        if other != key and other[1] is not None and metric in level.boots
+        (number, at): level.boots[metric]
+        for number, side in enumerate([*sides, *others])
+        for at, level in side.items()
+        if metric in level.boots and (at != key or number >= len(sides))
     }
     try:
         return verdict.learn_noise(histories) if histories else None
@@ -179,6 +185,7 @@ def changes(
     metrics: Sequence[str] = MAIN_METRICS,
     margins: Mapping[str, float] | None = None,
     labels: tuple[str, str] = ("old", "new"),
+    others: Sequence[Mapping[Key, LevelBoots]] = (),
 ) -> list[Change]:
     """Compare two sides of one server config (or of two).
 
@@ -188,6 +195,7 @@ def changes(
         metrics: names, in the order in which they are reported.
         margins: tolerated worsening as a fraction, where it differs from the metric's own.
         labels: how the sides are called.
+        others: further boots to learn the noise from; none of them may be on a side.
 
     Returns:
         A change for each metric that a side has at a level that both have; one, with ``note``, for each level that
@@ -207,7 +215,8 @@ def changes(
             found.append(Change(*key, "", "", None, "not judged", note=note))
             continue
         for name in metrics:
-            change = _change(REGISTRY[name], key, (old, new), margins or {}, labels)
+            noise = None if REGISTRY[name].exact else noise_of(name, key, (old, new), others)
+            change = _change(REGISTRY[name], key, (old, new), noise, margins or {}, labels)
             if change is not None:
                 found.append(change)
     return found
@@ -222,13 +231,13 @@ def _change(
     metric: Metric,
     key: Key,
     sides: tuple[Mapping[Key, LevelBoots], Mapping[Key, LevelBoots]],
+    noise: verdict.Noise | None,
     margins: Mapping[str, float],
     labels: tuple[str, str],
 ) -> Change | None:
     boots = [side[key].boots.get(metric.name, ()) for side in sides]
     if not any(boots):
         return None
-    noise = None if metric.exact else noise_of(metric.name, key, sides)
     old, new = (
         shown(label, metric.name, mine, noise) if mine else None for label, mine in zip(labels, boots, strict=True)
     )

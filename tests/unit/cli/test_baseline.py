@@ -224,7 +224,7 @@ def test_diff_with_a_git_ref(capsys, repository: Path) -> None:
 def test_diff_with_a_git_ref_when_nothing_changed(capsys) -> None:
     text = told(capsys, "diff", "main")
     assert "no new boots" in text
-    assert text.endswith("nothing\n")
+    assert text.endswith("nothing to judge\n")
 
 
 @pytest.mark.usefixtures("repository")

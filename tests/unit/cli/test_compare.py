@@ -122,6 +122,28 @@ def test_nothing_in_common(capsys, a: Path, tmp_path: Path) -> None:
     assert 'nothing of server config "nobody" was measured. Measured: sbo, mscclpp' in capsys.readouterr().err
 
 
+def test_stored_boots_tell_the_noise_that_one_boot_cannot(capsys, tmp_path: Path) -> None:
+    one = building.write_run(tmp_path / "one", building.run("one", {"sbo": 1.0}, boots=1))
+    other = building.write_run(tmp_path / "other", building.run("other", {"sbo": 1.0}, boots=1))
+    root = tmp_path / "baselines"
+
+    def width() -> float:
+        document = compared(capsys, str(one), str(other), "--baselines", str(root), "--metric", "output_throughput")
+        low, high = document["pairs"][0]["changes"][0]["interval"]
+        return float(high - low)
+
+    without = width()
+    building.baseline(root, node=SIM)
+    assert width() == without  # another node class tells nothing
+    path = building.baseline(root)
+    assert width() < 0.7 * without
+    text = path.read_text(encoding="utf-8")
+    for number in range(1, 6):
+        text = text.replace(f'"session{number}"', '"one"')
+    path.write_text(text, encoding="utf-8")
+    assert width() == without  # boots that are on a side already are not counted again
+
+
 def test_a_run_is_not_compared_with_itself(capsys, a: Path) -> None:
     assert main(["compare", str(a), str(a / "run.json")]) == 2
     assert "the same boots" in capsys.readouterr().err
