@@ -147,6 +147,11 @@ class Server:
                     found[title] = int(word)
         return found
 
+    def child(self, title: str) -> int:
+        """The pid of a child, which may have to wait for a processor before it takes its title."""
+        wait_for(lambda: title in self.children(), title, self)
+        return self.children()[title]
+
 
 def wait_for(condition, what: str, server: Server) -> None:
     end = time.monotonic() + DEADLINE_S

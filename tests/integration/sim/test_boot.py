@@ -73,8 +73,8 @@ def test_phases_come_in_order_with_the_campaigns_figures(node):
     node.environment |= {"SGLANG_SIM_PROFILE": "rtx-pro-6000-x8", "SGLANG_SIM_TIME_SCALE": "400"}
     with node.server("--tp", "8", "--max-running-requests", "2048") as server:
         assert_in_order(server.log, ORDER["0.5.10"])
-        titles = [f"sglang::scheduler_TP{rank}" for rank in range(8)]
-        assert sorted(server.children()) == sorted([*titles, "sglang::detokenizer"])
+        titles = [*(f"sglang::scheduler_TP{rank}" for rank in range(8)), "sglang::detokenizer"]
+        wait_for(lambda: sorted(server.children()) == sorted(titles), "all children", server)
 
 
 def test_the_newer_dialect(node):
@@ -98,8 +98,7 @@ def test_expert_ranks_are_in_the_tags(node):
 
 def test_children_end_with_a_server_that_is_killed(node):
     with node.server() as server:
-        children = server.children()
-        assert sorted(children) == ["sglang::detokenizer", "sglang::scheduler"]
+        children = {title: server.child(title) for title in ("sglang::detokenizer", "sglang::scheduler")}
         server.process.kill()
         server.process.wait(DEADLINE_S)
         wait_for(lambda: not any(alive(pid) for pid in children.values()), "children gone", server)
@@ -236,7 +235,7 @@ def test_false_readiness_can_be_ordered_on_a_free_port(node):
 def test_a_child_killed_in_the_boot_ends_it(node):
     with node.server(ready=False, SGLANG_SIM_FAIL="hang:weights") as server:
         server.wait_log("Load weight begin")
-        os.kill(server.children()["sglang::scheduler"], signal.SIGKILL)
+        os.kill(server.child("sglang::scheduler"), signal.SIGKILL)
         assert server.wait_end() == -signal.SIGKILL
         assert "Rank 0 scheduler died during initialization (exit code: -9)" in server.log
 

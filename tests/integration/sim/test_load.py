@@ -146,7 +146,7 @@ def test_a_killed_child_takes_the_server_with_it(node, title, name):
     with node.server() as server:
         client = start_stream(server)
         wait_for(lambda: running(server)[0] == 1, "running", server)
-        pid = server.children()[title]
+        pid = server.child(title)
         os.kill(pid, signal.SIGKILL)
         assert server.wait_end() == -signal.SIGKILL
         assert f"Subprocess {name} (pid={pid}) crashed with exit code -9. Triggering SIGQUIT" in server.log

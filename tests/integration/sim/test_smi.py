@@ -65,7 +65,7 @@ def test_a_server_is_seen_from_boot_to_end(node):
         apps = node.smi("--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits").stdout
         pid, title, _ = apps.strip().split(", ")
         assert title == "sglang::scheduler"
-        assert int(pid) == server.children()["sglang::scheduler"]
+        assert int(pid) == server.child("sglang::scheduler")
 
         clients = [start_stream(server) for _ in range(8)]
         wait_for(lambda: running(server)[0] == 8, "busy", server)
