@@ -113,7 +113,11 @@ def ours(url, streams, tokens, loop, *, rounds=0, keep=None, workers=1, limits=N
         argv = [sys.executable, "-m", "pytest_sglang_perf.agent", "load"]
         done, cpu, used = timed(argv, stdin=json.dumps(order) + "\n", cwd=HERE.parent)
         result = json.loads(done.stdout.splitlines()[-1])["result"]
-        ok = [r for r in map(json.loads, records.open()) if r["status"] == "ok" and (rounds or r["index"] < streams)]
+        ok = [
+            r
+            for r in map(json.loads, records.read_text().splitlines())
+            if r["status"] == "ok" and (rounds or r["index"] < streams)
+        ]
         if keep is not None:
             keep.append(result)
     audit = result["audit"]
