@@ -7,22 +7,20 @@ text that says why.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
-import re
 import resource
 import shutil
-import socket
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import lease
+from . import lease, orphans, ports
 from .command import run
 from .facts import facts
+from .protocol import OrderError
 from .sglang_source import arguments_of
 
 if TYPE_CHECKING:
@@ -43,8 +41,6 @@ _GPU_FIELDS = (
     "clocks_event_reasons.active",
     "power.default_limit",
 )
-_AGENT = re.compile(r"/agent-[0-9a-f]{64}\.pyz |pytest_sglang_perf\.agent ")
-_RUN_MARK = b"SGLANG_PERF_RUN="
 
 
 async def checkup(params: Params) -> Dict[str, Any]:
@@ -133,40 +129,7 @@ def _dmesg() -> Dict[str, Any]:
 
 
 def _orphans(own_run: str) -> List[Dict[str, Any]]:
-    """Processes of ours whose run has no agent any more, as far as /proc shows their environment."""
-    runs: Dict[str, List[int]] = {}
-    commands: Dict[int, str] = {}
-    parents: Dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        pid = int(folder.name)
-        try:
-            commands[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            parents[pid] = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-            environment = (folder / "environ").read_bytes().split(b"\0")
-        except (OSError, ValueError, IndexError):
-            continue
-        mark = next((item for item in environment if item.startswith(_RUN_MARK)), None)
-        if mark is not None:
-            runs.setdefault(mark[len(_RUN_MARK) :].decode("ascii", "replace"), []).append(pid)
-    return [
-        {"pid": pid, "run": run_id, "command": commands[pid][:200]}
-        for run_id, pids in runs.items()
-        if run_id != own_run and not any(_has_agent(pid, parents, commands) for pid in pids)
-        for pid in pids
-    ]
-
-
-def _has_agent(pid: int, parents: Dict[int, int], commands: Dict[int, str]) -> bool:
-    """Whether an agent is among the process and its ancestors."""
-    seen = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        if _AGENT.search(commands.get(pid, "")):
-            return True
-        pid = parents.get(pid, 0)
-    return False
+    return [orphans.describe(one) for one in orphans.find(own_run)]
 
 
 def _models(models: List[str]) -> Dict[str, Any]:
@@ -212,18 +175,16 @@ def _cached(model: str) -> Optional[Path]:
     return max((item for item in snapshots.iterdir() if item.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
 
 
-def _ports(ports: List[str]) -> Dict[str, Optional[str]]:
+def _ports(wanted: List[str]) -> Dict[str, Optional[str]]:
     answers: Dict[str, Optional[str]] = {}
-    for port in ports:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # As servers bind: what is left of earlier connections does not matter, listeners do.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", int(port)))
-                answers[port] = None
-            except OSError as error:
-                held = error.errno == errno.EADDRINUSE
-                answers[port] = "another process listens on it" if held else str(error.strerror)
+    for port in wanted:
+        try:
+            ports.claim("127.0.0.1", int(port))
+            answers[port] = None
+        except OrderError as error:
+            held = error.kind == "port_in_use"
+            holder = ports.Holder(error.details.get("pid"), str(error.details.get("command")))
+            answers[port] = f"held by {holder}" if held else str(error)
     return answers
 
 

@@ -137,6 +137,7 @@ def test_a_port_that_is_held(suite, capsys):
         status, checks = doctor(capsys)
     assert status == 1
     assert checks[f"port {port}"]["status"] == "bad"
+    assert f"held by pid {os.getpid()}" in checks[f"port {port}"]["reason"]
 
 
 def test_a_model_that_is_not_there(tmp_path, capsys):
@@ -202,7 +203,8 @@ def test_simulated_gpus_that_are_sick(suite, fault, what, words, monkeypatch, ca
 
 def test_what_earlier_runs_left_behind(capsys):
     run = "ab" * 16
-    left = subprocess.Popen(["sleep", "60"], env={**os.environ, "SGLANG_PERF_RUN": run})
+    gone = {"SGLANG_PERF_RUN": run, "SGLANG_PERF_AGENT": "4194301:1"}
+    left = subprocess.Popen(["sleep", "60"], env={**os.environ, **gone})
     try:
         status, checks = doctor(capsys)
     finally:
