@@ -57,6 +57,7 @@ RECORDED = (
             ("quant_unsupported", "crashed", "quantization-unsupported", "weights", "0.5.23", -9),
             ("detokenizer_sigkill", "crashed", "subprocess-died", "running", "0.5.23", -9),
             ("scheduler_sigabrt", "crashed", "native-crash", "running", "0.5.23", -9),
+            ("scheduler_sigsegv", "crashed", "native-crash", "running", "0.5.23", -9),
             ("scheduler_sigstop", "crashed", "health-check-failed", "running", "0.5.23"),
             ("port_taken_by_listener", "crashed", "port-in-use", "http", "0.5.23"),
             ("scheduler_killed_while_loading", "crashed", "killed", "distributed", "0.5.23", 1),
