@@ -117,7 +117,7 @@ class Api:
         else:
             try:
                 route[1](request, connection)
-            except BadInput as error:
+            except (ValueError, TypeError, AttributeError) as error:  # BadInput, or of a type nobody expects
                 self._log.shout(f"[http_server] Error: {error}")
                 connection.respond(400, json.dumps({"error": {"message": str(error)}}).encode())
 
@@ -141,6 +141,8 @@ class Api:
             raise BadInput("sampling_params must be an object")
         rids = body.get("rid")
         names = rids if isinstance(rids, list) else [rids] * len(prompts)
+        if len(names) != len(prompts):
+            raise BadInput(f"{len(prompts)} prompts need as many rids, not {len(names)}")
         streaming = bool(body.get("stream"))
         left = itertools.count(len(prompts) - 1, -1)
         whole = NativeReply(self._shapes, connection, len(prompts), batch=batch)

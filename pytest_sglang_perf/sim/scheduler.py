@@ -236,6 +236,7 @@ class Scheduler:
                 sequence.prefilled = sequence.cached
                 cached += sequence.cached
                 sequence.credit = self._turnaround(sequence)
+                sequence.turnaround_s = 0.0  # counts once, also for a request that is retracted later
             todo = sequence.length - sequence.prefilled
             part = min(todo, room)
             batch.append((sequence, part))
@@ -292,7 +293,7 @@ class Scheduler:
         None if others waited all the while: then it was not the client that left a place empty. Where it had to
         wait behind others that came late too, only whole steps within its own lateness.
         """
-        if self._empty_until < sequence.arrived - sequence.turnaround_s:
+        if not sequence.turnaround_s or self._empty_until < sequence.arrived - sequence.turnaround_s:
             return 0
         waited = bool(self._rows) and sequence.ready < self._rows[-1][0]
         at = self._now - sequence.turnaround_s if waited else sequence.ready - sequence.turnaround_s

@@ -77,6 +77,10 @@ def test_server_info_tells_what_was_launched_and_that_it_is_simulated(server):
         ("/generate", {"input_ids": ["a"]}, "integers"),
         ("/generate", {"input_ids": [1] * 9000}, "longer than the model's context length"),
         ("/v1/chat/completions", {"messages": []}, "messages"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"min_new_tokens": "x"}}, "invalid literal"),
+        ("/generate", {"input_ids": [[1], [2]], "rid": ["one"]}, "as many rids"),
+        ("/v1/completions", {"prompt": [1], "stream_options": 3}, "get"),
+        ("/flush_cache?timeout=soon", {}, "could not convert"),
     ],
 )
 def test_bad_input_is_a_400_that_says_why(server, path, body, words):

@@ -109,6 +109,14 @@ def test_a_full_kv_cache_takes_requests_back_and_loses_none():
     assert world.scheduler.used_tokens == 0
 
 
+def test_a_late_client_gets_no_more_tokens_than_it_asked_for():
+    world = World("--disable-radix-cache", profile="tiny", tokens=1500)
+    late = closed_loop(world, 8, waves=4, prompt=100, output=200, lag_s=3.0, honest=True)
+    assert any(kind == "retracted" for kind, _, _ in world.batches)
+    assert sum(tokens for _, tokens in late.client.chunks) <= 200 * (len(late.client.done) + 8)
+    assert len(late.client.done) >= 40
+
+
 def test_a_full_prefix_cache_gives_way_to_requests():
     world = World(profile="tiny", tokens=3000)
     for index in range(20):
