@@ -156,6 +156,7 @@ class Boot:
                 stop_s=self._stop_s,
             )
         except AgentError as error:
+            self._swept = True  # nothing was launched, so there is nothing to wait for
             self._unsubscribe()
             if error.kind == "port_in_use":
                 raise self._fail(self._port_in_use(error)) from None
