@@ -12,15 +12,16 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import facts, ports, procfs
+from . import command, facts, ports, procfs
 from .children import Child, Children, exit_text
 from .logtail import Line, LogTail
 from .outbox import CHATTER, LOG, VITAL
 from .procfs import Process
 from .protocol import OrderError, Params
 from .readiness import READY_PATHS, Readiness, fetch_server_info
+from .record import Record
 from .redact import Redactor, secret_values
 from .sweep import AGENT_VARIABLE, BOOT_VARIABLE, RUN_VARIABLE, carriers, kill_until_gone
 from .tasks import Tasks
@@ -31,6 +32,7 @@ __all__ = ["Boots"]
 _TAIL_S = 0.02  # how late a log line may be noticed
 _LINES_A_MESSAGE = 500
 _LOOK_S = 0.25  # how often new processes below the server are looked for
+_LOOK_SHARE = 50  # times the cost of a look
 _SWEEP_S = 15.0
 _MEMORY_S = 10.0  # a driver frees the memory of a killed process within seconds
 _MEMORY_SLACK_MIB = 256.0
@@ -52,6 +54,8 @@ class _Boot:
         self.headers: Dict[str, str] = {}
         self.api_key: Optional[str] = None
         self.stopping = False
+        self.seen: Dict[int, int] = {}  # what was found below it, pid to start time: also what leaves the tree later
+        self.strangers: Set[Tuple[int, int]] = set()
         self.swept = asyncio.Event()
         self.tasks: List[asyncio.Task[None]] = []
         self.secret_paths: List[Path] = []
@@ -97,8 +101,10 @@ class Boots:
         self._agents = agents
         self._nvidia_smi = nvidia_smi
         self._on_death = on_death
+        self.gpus: Optional[List[int]] = None  # under lease, where that is not all of the node
         self._boots: Dict[str, _Boot] = {}
         self._tasks = Tasks(loop)
+        self._record = Record(run_dir, agents)
 
     # -- orders -----------------------------------------------------------------------------------------------
 
@@ -106,12 +112,13 @@ class Boots:
         """``boot.start``: launch a server and begin to follow it."""
         name = params.text("boot")
         if name in self._boots or not name or "/" in name:
-            raise OrderError("bad_request", f"boot {name!r:.80} is no new name")
+            raise OrderError("bad_request", f"boot {name!r:.80} was used before in this run, or is no name")
         host = params.text("host", "127.0.0.1")
         port = ports.claim(host, params.integer("port", 0, high=65535))
         files = {str(key): str(value) for key, value in params.mapping("secret_files", {}).items()}
         settings = params.mapping("env", {})
-        secrets = [str(settings[key]) for key in params.texts("secret_env", []) if settings.get(key)]
+        environment = {**os.environ, **settings}
+        secrets = [str(environment[key]) for key in params.texts("secret_env", []) if environment.get(key)]
         redactor = Redactor([*secrets, *secret_values(files)])
         secret_paths = self._write_secrets(name, files)
         places = {"{port}": str(port), "{host}": host, **{key: str(path) for key, path in secret_paths.items()}}
@@ -201,6 +208,8 @@ class Boots:
 
     def _spawn(self, argv: List[str], settings: Dict[str, Any], name: str, log: Path, cwd: Any) -> Child:
         env = dict(os.environ)
+        if self.gpus is not None:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self.gpus))
         for key, value in settings.items():
             if value is None:
                 env.pop(key, None)
@@ -216,12 +225,15 @@ class Boots:
     # -- following --------------------------------------------------------------------------------------------
 
     def _follow(self, boot: _Boot, params: Params) -> None:
+        expect = params.mapping("expect", {})
+        if expect:
+            expect.setdefault("port", boot.port)
         watch = Watch(self._loop, lambda watched, code: self._on_child_death(boot, watched, code))
         readiness = Readiness(
             ports.probe_host(boot.host),
             boot.port,
             ours=lambda: self._pids(boot),
-            expect=params.mapping("expect", {}),
+            expect=expect,
             ready_paths=params.texts("ready_paths", list(READY_PATHS)),
             timeout_s=params.number("probe_timeout_s", 30.0, low=0.1),
             headers=boot.headers,
@@ -234,7 +246,10 @@ class Boots:
 
     async def _probe(self, boot: _Boot, readiness: Readiness, watch: Watch) -> None:
         ready = await readiness.wait()
+        if not boot.alive:
+            return
         watched = watch.ready(self._below(boot))
+        self._keep_record()
         self._emit(
             "boot.ready",
             VITAL,
@@ -250,7 +265,9 @@ class Boots:
         """Find new processes often, and tell once a second how busy the server is."""
         rounds = 0
         while True:
+            began = time.monotonic()
             below = self._below(boot)
+            self._keep_record()
             watch.update(below)
             watch.check()
             if rounds % round(1 / _LOOK_S) == 0:
@@ -266,7 +283,8 @@ class Boots:
                     children=len(below),
                 )
             rounds += 1
-            await asyncio.sleep(_LOOK_S)
+            # On a node with very many processes a look is expensive, and must not disturb what is measured.
+            await asyncio.sleep(max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - began)))
 
     async def _tail(self, boot: _Boot, watch: Watch) -> None:
         """Stream the log until the server has ended, then see to its end."""
@@ -279,7 +297,6 @@ class Boots:
         watch.close()
         self._on_death(boot.name)
         self._tell(boot, tail.drain(time.monotonic_ns()))
-        tail.close()
         self._emit(
             "boot.exit",
             VITAL,
@@ -288,7 +305,10 @@ class Boots:
             code=boot.child.code,
             after_stop=boot.stopping,
         )
-        await self._sweep(boot)
+        killed = await self._kill(boot)
+        self._tell(boot, tail.drain(time.monotonic_ns()))  # the last words of its children
+        tail.close()
+        await self._close(boot, killed)
 
     def _tell(self, boot: _Boot, lines: List[Line]) -> None:
         for first in range(0, len(lines), _LINES_A_MESSAGE):
@@ -331,9 +351,10 @@ class Boots:
 
         return await self._loop.run_in_executor(None, lambda: kill_until_gone(find, timeout=_SWEEP_S))
 
-    async def _sweep(self, boot: _Boot) -> None:
-        """Leave nothing of the boot, and see its GPU memory free."""
-        killed = await self._kill(boot)
+    async def _close(self, boot: _Boot, killed: Set[int]) -> None:
+        """Nothing runs any more: see its GPU memory free, and tell."""
+        boot.seen = {}
+        self._keep_record()
         _remove(boot.secret_paths)
         free = await self._memory_is_free(boot)
         self._emit(
@@ -362,15 +383,44 @@ class Boots:
                 return False
             await asyncio.sleep(0.2)
 
+    def _keep_record(self) -> None:
+        seen: Dict[int, int] = {}
+        for boot in self._boots.values():
+            seen.update(boot.seen)
+            if boot.alive:
+                seen[boot.child.pid] = boot.child.start
+        self._record.write(seen)
+
     # -- whose processes --------------------------------------------------------------------------------------
 
     def _below(self, boot: _Boot) -> List[Process]:
         """The processes of a server without its parent: its descendants, and what escaped but carries its name."""
         processes = procfs.all_processes()
-        pids = procfs.descendants(processes, [boot.child.pid])
-        pids.update(one.pid for one in carriers(self._run, processes, boot=boot.name))
+        # A process that gives itself a title, as sglang's workers do, overwrites the environment that would name
+        # it. So whatever was once seen below the server is remembered, also after its parent is gone.
+        known = {**boot.seen, boot.child.pid: boot.child.start}
+        roots = {pid for pid, start in known.items() if pid in processes and processes[pid].start == start}
+        roots.update(one.pid for one in carriers(self._run, processes, boot=boot.name, strangers=boot.strangers))
+        roots.update(self._strays(boot, processes))
+        pids = procfs.descendants(processes, roots) | roots
+        pids = {pid for pid in pids if not self._children.is_ours(pid) and not command.is_ours(pid)}
         pids.discard(boot.child.pid)
-        return [processes[pid] for pid in sorted(pids) if pid in processes]
+        boot.seen = {pid: processes[pid].start for pid in pids}
+        return [processes[pid] for pid in sorted(pids)]
+
+    def _strays(self, boot: _Boot, processes: Dict[int, Process]) -> List[int]:
+        """What we inherited and cannot be told from its environment: of this boot, if there is no other."""
+        if any(other is not boot and not other.swept.is_set() for other in self._boots.values()):
+            return []
+        me = os.getpid()
+        return [
+            one.pid
+            for one in processes.values()
+            if one.ppid == me
+            and one.start >= boot.child.start
+            and not self._children.is_ours(one.pid)
+            and not command.is_ours(one.pid)
+        ]
 
     def _pids(self, boot: _Boot) -> List[int]:
         return [boot.child.pid, *(one.pid for one in self._below(boot))]

@@ -151,8 +151,12 @@ class Lease:
         assert self._info is not None
         return {"gpus": wanted, "since_wall_ns": self._since_wall_ns}
 
+    def locks(self) -> List[int]:
+        """The descriptors that hold the lease: whoever has copies of them holds it as well, until `release`."""
+        return list(self._locks)
+
     def release(self) -> None:
-        """Give the lease back, if it is held."""
+        """Give the lease back, if it is held, also where copies of its descriptors are open."""
         locks, self._locks, self._info = self._locks, [], None
         if locks:
             livefiles.withdraw(self._path, self._name(_HOLDS), locks.pop())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Tuple
 
-from . import procfs
+from . import procfs, record, rundir
 from .procfs import Process
 from .sweep import AGENT_VARIABLE, RUN_VARIABLE, kill_until_gone
 
@@ -24,34 +24,50 @@ def stamp() -> str:
 
 def find(own_run: str) -> List[Process]:
     """Processes of runs whose agent and guardian are both gone."""
-    found = []
-    for one in procfs.all_processes().values():
-        if one.dead:
-            continue
+    return [one for one, _ in _find(own_run)]
+
+
+def _find(own_run: str) -> List[Tuple[Process, str]]:
+    """Each with its run. None of another pid namespace: there an agent that lives would look dead to us."""
+    processes = {pid: one for pid, one in procfs.all_processes().items() if not one.dead}
+    found = {}
+    for one in processes.values():
         run = procfs.variable(one.pid, RUN_VARIABLE)
         if run is None or run == own_run:
             continue
         agents = procfs.variable(one.pid, AGENT_VARIABLE)
-        if agents and not any(_lives(pair) for pair in agents.split(",")):
-            found.append(one)
-    return found
+        if agents and _all_gone(agents) and procfs.same_pid_namespace(one.pid):
+            found[one.pid] = (one, run)
+    for folder in rundir.root().glob("runs/*"):
+        agents, recorded = record.read(folder)
+        if folder.name == own_run or not recorded or not _all_gone(agents):
+            continue
+        for pid, start in recorded:
+            left = processes.get(pid)
+            if left is not None and left.start == start:
+                found.setdefault(pid, (left, folder.name))
+    return list(found.values())
 
 
-def describe(one: Process) -> Dict[str, Any]:
+def describe(one: Process, run: Optional[str] = None) -> Dict[str, Any]:
     """A process for people."""
     return {
         "pid": one.pid,
-        "run": procfs.variable(one.pid, RUN_VARIABLE),
+        "run": run or procfs.variable(one.pid, RUN_VARIABLE),
         "command": procfs.command(one.pid)[:200],
     }
 
 
 def reap(own_run: str) -> List[Dict[str, Any]]:
     """Kill them, and say what they were."""
-    told = [describe(one) for one in find(own_run)]
+    told = [describe(one, run) for one, run in _find(own_run)]
     if told:
         kill_until_gone(lambda: find(own_run), timeout=15.0)
     return told
+
+
+def _all_gone(agents: str) -> bool:
+    return not any(_lives(pair) for pair in agents.split(","))
 
 
 def _lives(pair: str) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "lives",
     "owner_uid",
     "process",
+    "same_pid_namespace",
     "since_start_s",
     "socket_holder",
     "variable",
@@ -137,6 +138,14 @@ def owner_uid(pid: int) -> Optional[int]:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
+
+
+def same_pid_namespace(pid: int) -> bool:
+    """Whether its pids mean what ours mean."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
 
 
 def exit_code(pid: int) -> Optional[int]:

@@ -23,6 +23,7 @@ __all__ = ["READY_PATHS", "Readiness", "Ready", "differences", "fetch_server_inf
 READY_PATHS = ("/ready", "/health")
 _INFO_PATHS = ("/server_info", "/get_server_info")
 _POLL_S = 0.05
+_SLOW_S = 1.0  # an answer that takes longer makes us look whose it would be
 
 Report = Callable[[str, str], None]
 
@@ -86,8 +87,13 @@ class Readiness:
 
     async def _probe(self) -> Tuple[str, str, Optional[Ready]]:
         began = time.monotonic()
+        asking = asyncio.ensure_future(self._ask())
         try:
-            response = await self._ask()
+            await asyncio.wait({asking}, timeout=_SLOW_S)
+            if not asking.done() and ports.listener_among(self._port, self._ours()) is None:
+                # A stranger that never answers is told before our own patience with a slow server ends.
+                return (*self._whose("starting", ""), None)
+            response = await asking
         except ConnectionRefusedError:
             return "refused", "", None
         except asyncio.TimeoutError:
@@ -96,6 +102,8 @@ class Readiness:
         except (OSError, ValueError) as error:
             state, detail = self._whose("starting", str(error))
             return state, detail, None
+        finally:
+            asking.cancel()
         ns, probe_s = time.monotonic_ns(), time.monotonic() - began
         listener = ports.listener_among(self._port, self._ours())
         if listener is None:

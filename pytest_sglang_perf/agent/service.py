@@ -16,7 +16,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set
 
-from . import facts, orphans, rundir
+from . import facts, orphans, procfs, rundir
 from .boots import Boots
 from .checkup import checkup
 from .children import Children
@@ -213,9 +213,8 @@ class Service:
             await self._boots.stop_all(_TERM_S)
         if self._run is not None:
             run = self._run
-            await self._loop.run_in_executor(None, lambda: kill_until_gone(lambda: carriers(run), timeout=10.0))
-        if self._lease is not None:
-            self._lease.release()
+            await self._loop.run_in_executor(None, lambda: kill_until_gone(lambda: _ours(run), timeout=10.0))
+        self._give_back()
         link = self._link
         if self._relay is not None:
             self._relay.close()
@@ -330,15 +329,24 @@ class Service:
             raise OrderError("lease_unavailable", str(error), holder=error.holder) from None
         except ValueError as error:
             raise OrderError("bad_request", str(error)) from None
+        if self._guardian is not None:
+            self._guardian.hold(self._lease.locks())
+        assert self._boots is not None
+        self._boots.gpus = answer["gpus"]
         # The node is ours now, so what dead sessions left on it is in the way and nobody else's.
         answer["reaped"] = await self._loop.run_in_executor(None, orphans.reap, self._run or "")
         return answer
 
     async def _release(self, params: Params) -> Dict[str, Any]:
         del params
+        self._give_back()
+        return {}
+
+    def _give_back(self) -> None:
+        if self._guardian is not None:
+            self._guardian.release()
         if self._lease is not None:
             self._lease.release()
-        return {}
 
     async def _reap(self, params: Params) -> Dict[str, Any]:
         del params
@@ -362,3 +370,11 @@ class Service:
         # The answer goes out first; the loop runs this after it.
         self._loop.call_soon(self.stop, "bye")
         return {}
+
+
+def _ours(run: str) -> List[procfs.Process]:
+    """Everything below us, and everything that carries the run's id."""
+    processes = procfs.all_processes()
+    found = procfs.descendants(processes, [os.getpid()])
+    found.update(one.pid for one in carriers(run, processes))
+    return [processes[pid] for pid in found]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Set
+from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 from . import procfs
 from .procfs import Process
@@ -23,15 +23,37 @@ AGENT_VARIABLE = "SGLANG_PERF_AGENT"  # "pid:start" of the agent and its guardia
 _PAUSE_S = 0.02
 
 
-def carriers(run: str, processes: Optional[Dict[int, Process]] = None, *, boot: Optional[str] = None) -> List[Process]:
-    """The living processes that were started with this run's id (and this boot's), apart from ourselves."""
+def carriers(
+    run: str,
+    processes: Optional[Dict[int, Process]] = None,
+    *,
+    boot: Optional[str] = None,
+    strangers: Optional[Set[Tuple[int, int]]] = None,
+) -> List[Process]:
+    """The living processes that were started with this run's id (and this boot's), apart from ourselves.
+
+    Args:
+        run: the run's id.
+        processes: those to look at; all by default.
+        boot: the boot's id, or None for those of every boot.
+        strangers: pids with start times that were looked at before and are not ours; updated. Whoever looks
+            often saves most of the work, since an environment comes from the parent and stays.
+    """
     ours = {os.getpid(), os.getppid()}
+    known = set() if strangers is None else strangers
+    looked_at = set()
     found = []
     for one in (procfs.all_processes() if processes is None else processes).values():
-        if one.pid in ours or one.dead or procfs.variable(one.pid, RUN_VARIABLE) != run:
+        identity = (one.pid, one.start)
+        looked_at.add(identity)
+        if one.pid in ours or one.dead or identity in known:
             continue
-        if boot is None or procfs.variable(one.pid, BOOT_VARIABLE) == boot:
+        is_ours = procfs.variable(one.pid, RUN_VARIABLE) == run
+        if is_ours and (boot is None or procfs.variable(one.pid, BOOT_VARIABLE) == boot):
             found.append(one)
+        else:
+            known.add(identity)
+    known &= looked_at
     return found
 
 
