@@ -137,7 +137,11 @@ def render(name: str, suite: Suite, checks: Sequence[Check], seconds: float) -> 
     lines = [f"{name} ({suite.path}), {seconds:.1f} s", ""]
     for check in checks:
         reason = textwrap.wrap(check.reason, 110 - width) or [""]
-        lines.append(f"  {_MARKS[check.status]}  {check.what:<{width}}  {reason[0]}")
+        if len(check.what) > width:  # the path of an interpreter or a model
+            lines.append(f"  {_MARKS[check.status]}  {check.what}")
+            reason = ["", *reason]
+        else:
+            lines.append(f"  {_MARKS[check.status]}  {check.what:<{width}}  {reason[0]}")
         lines += [" " * (width + 10) + line for line in reason[1:]]
         if check.fix and check.status in {"bad", "warn"}:
             lines += [" " * (width + 8) + "> " + line for line in textwrap.wrap(check.fix, 106 - width)]

@@ -7,6 +7,7 @@ returns checks. Collecting is `pytest_sglang_perf.cli_doctor`'s business.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -327,7 +328,9 @@ def _flags_of(label: str, server: ResolvedServer, source: Mapping[str, Any]) -> 
     unread = [name for name in used if name in set(source["unread"] or ())]
     if unknown:
         flags = ", ".join(f"--{name}" for name in unknown)
-        fix = "Look for the new name in the release's --help; the server would refuse to start."
+        near = [f"--{name}" for flag in unknown for name in get_close_matches(flag, known, n=2, cutoff=0.7)]
+        hint = f"It knows {', '.join(near)}. " if near else ""
+        fix = f"{hint}The server would refuse to start: look for the new name in this release's --help."
         yield Check(label, "bad", f"this sglang does not know {flags}", fix)
     if unread:
         flags = ", ".join(f"--{name}" for name in unread)

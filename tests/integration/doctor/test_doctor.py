@@ -122,7 +122,7 @@ def test_the_table_for_people(suite, capsys):
     out = capsys.readouterr().out
     assert "BAD   flags of base" in out
     assert "this sglang does not know --enable-mscclpq" in out
-    assert "> Look for the new name" in out
+    assert "look for the new name" in out
 
 
 # -- ten ways to break it ------------------------------------------------------------------------------------

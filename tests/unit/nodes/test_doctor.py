@@ -50,7 +50,13 @@ def healthy() -> dict[str, Any]:
         "gpu_state": [state(index) for index in range(8)],
         "sglang": {
             PYTHON: {
-                "arguments": ["tp-size", "disable-radix-cache", "num-continuous-decode-steps", "enable-dp-attention"],
+                "arguments": [
+                    "tp-size",
+                    "enable-mscclpp",
+                    "disable-radix-cache",
+                    "num-continuous-decode-steps",
+                    "enable-dp-attention",
+                ],
                 "replaced": {"--enable-dp-attention": "--attn-dp-size <dp-size>"},
                 "unread": ["num-continuous-decode-steps"],
                 "error": None,
@@ -184,6 +190,7 @@ def test_unknown_dead_and_replaced_flags() -> None:
     checks = [c for c in examine(findings(servers=[server(args=args)])) if c.what == "flags of base"]
     assert [check.status for check in checks] == ["bad", "warn", "warn"]
     assert "--enable-mscclpq" in checks[0].reason
+    assert "It knows --enable-mscclpp." in checks[0].fix
     assert "nothing in this sglang reads --num-continuous-decode-steps" in checks[1].reason
     assert "--attn-dp-size" in checks[2].reason
 
