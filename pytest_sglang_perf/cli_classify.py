@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 import zlib
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -50,18 +51,14 @@ def classify(stream: IO[bytes], *, exit_code: int | None = None) -> Report:
     tracker, facts, splitter = PhaseTracker(), BootFacts(), LineSplitter()
     classifier = Classifier(tracker)
     last = ""
-    feeds = (tracker.feed_line, facts.feed_line, classifier.feed_line)
-    while chunk := stream.read(_CHUNK):
-        for number, text in splitter.feed(chunk):
+    for lines in chain((splitter.feed(chunk) for chunk in iter(lambda: stream.read(_CHUNK), b"")), [splitter.close()]):
+        for number, text in lines:
             line = parse_line(text, number)
-            last = text or last
-            for feed in feeds:
-                feed(line)
-    for number, text in splitter.close():
-        line = parse_line(text, number)
-        last = text or last
-        for feed in feeds:
-            feed(line)
+            if not text.startswith("    ") or "[--" in text:  # source lines of tracebacks carry no phase and no fact
+                last = text or last
+                tracker.feed_line(line)
+                facts.feed_line(line)
+            classifier.feed_line(line)
     noted = _STATUS.match(last)
     if exit_code is None and noted is not None:
         exit_code = int(noted[1])

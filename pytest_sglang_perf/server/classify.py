@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Classifier"]
 
-# What makes a frame, a source line or a line of a py-spy dump worth a look all the same.
-_TELLING = (
-    *("server_args.py", "/arg_groups/", "validation_hook.py"),
-    *("fullgraph", "fp4_quantize", "_symmetric_memory", "allreduce_fusion", "assert", "rror: ", "fatal"),
-)
 _UNUSUAL = re.compile(
     r"\b(?:[Ee]rror|ERROR|[Ff]ail\w*|[Ww]arn\w*|WARN|[Cc]annot|[Uu]nable|[Ii]nvalid|[Mm]issing|[Aa]bort\w*)\b"
 )
@@ -43,8 +38,24 @@ def _is_code(text: str) -> bool:
     if not text.startswith("  "):
         return False
     if text.startswith(("  File ", "    ")):
-        return not any(name in text for name in _TELLING)
+        return not _is_telling(text)
     return text.lstrip().startswith("raise ")
+
+
+def _is_telling(text: str) -> bool:
+    """What makes a frame, a source line or a line of a py-spy dump worth a look all the same."""
+    return (
+        "server_args.py" in text
+        or "/arg_groups/" in text
+        or "validation_hook.py" in text
+        or "fullgraph" in text
+        or "fp4_quantize" in text
+        or "_symmetric_memory" in text
+        or "allreduce_fusion" in text
+        or "assert" in text
+        or "rror: " in text
+        or "fatal" in text
+    )
 
 
 class Classifier:
@@ -92,7 +103,8 @@ class Classifier:
             self._on_arguments()
         elif kind in {"log", "uvicorn", "more"}:
             self._index += 1
-            self._on_text(line)
+            if not line.text.startswith("    ") or _is_telling(line.text):
+                self._on_text(line)
 
     def note_stop(self) -> None:
         """From here on the server ends because we ask it to."""
