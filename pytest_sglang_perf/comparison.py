@@ -39,6 +39,9 @@ MAIN_METRICS = (*(m.name for m in REGISTRY.values() if m.margin is not None), "p
 #: An answer is wrong at most this often, and so are all of them together where they are corrected for their number.
 ALPHA = 0.05
 
+#: Below, nothing is a measurement: it is a zero that was rounded, and has no useful logarithm.
+_TINY = 1e-12
+
 #: Workload and level; the level is None for what belongs to a boot and to no level, its boot time.
 Key = tuple[str, "float | None"]
 
@@ -170,7 +173,7 @@ def noise_of(
 def shown(label: str, metric: str, boots: Sequence[verdict.Boot], noise: verdict.Noise | None) -> Shown:
     """One side as reports show it; counted figures, and those without a logarithm, with the range of their trials."""
     values = [value for boot in boots for value in boot.trials]
-    if REGISTRY[metric].exact or min(values) <= 0:
+    if REGISTRY[metric].exact or min(values) < _TINY:
         mean = sum(values) / len(values)
         return Shown(label, float(mean), float(min(values)), float(max(values)), len(boots), len(values))
     found = verdict.estimate(boots, noise=noise)
@@ -253,6 +256,8 @@ def _change(
         return _judged(base, boots[1], boots[0], metric, margins.get(metric.name, metric.margin), noise)
     except VerdictError as error:
         return replace(base, note=str(error))
+    except OverflowError:
+        return replace(base, note="the sides differ beyond all measure: are their units the same?")
 
 
 def _judged(

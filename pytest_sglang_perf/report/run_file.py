@@ -18,15 +18,6 @@ __all__ = ["FORMAT", "RunRecord", "read_run"]
 
 FORMAT = 1
 
-# What every entry must have; whatever else is missing has a default where it is read.
-_TEST_KEYS = ("nodeid", "server", "outcome", "failed", "text", "claims")
-_CLAIM_KEYS = ("text", "metric", "unit", "status", "candidate", "reference")
-_SIDE_KEYS = ("label", "value", "low", "high", "boots", "trials")
-_MEASURED_KEYS = (
-    *("server", "config", "workload", "workload_fingerprint", "level", "boot"),
-    *("started", "boot_time", "version", "session", "columns"),
-)
-
 
 class RunRecord:
     """Gathers the payloads of test reports in the order in which they arrive."""
@@ -72,22 +63,19 @@ class RunRecord:
         """The opposite of ``to_dict``.
 
         Raises:
-            KeyError, TypeError, ValueError: it is not of this shape; the message says where.
+            ValueError: it is not of this shape; the message says where.
         """
+        from pytest_sglang_perf.report._shape import problem
+
+        found = problem(data)
+        if found is not None:
+            raise ValueError(found)
         record = cls()
         record.session = dict(data["session"])
-        record.tests = [_with_keys(test, _TEST_KEYS, f"test {n}") for n, test in enumerate(data["tests"], 1)]
-        for test in record.tests:
-            for claim in test["claims"]:
-                _with_keys(claim, _CLAIM_KEYS, f"a claim of {test['nodeid']}")
-                for side in (claim["candidate"], claim["reference"]):
-                    if side is not None:
-                        _with_keys(side, _SIDE_KEYS, f"a side of a claim of {test['nodeid']}")
-        record.measured = [
-            _with_keys(one, _MEASURED_KEYS, f"measurement {n}") for n, one in enumerate(data["measured"], 1)
-        ]
-        record.baselines = [str(text) for text in data.get("baselines") or ()]
-        record.problems = [str(text) for text in data.get("problems") or ()]
+        record.tests = list(data["tests"])
+        record.measured = list(data["measured"])
+        record.baselines = list(data.get("baselines") or ())
+        record.problems = list(data.get("problems") or ())
         return record
 
 
@@ -113,18 +101,9 @@ def read_run(path: Path) -> RunRecord:
             f"the run file {path} has format {version}, and this version of pytest-sglang-perf reads up to {FORMAT}. "
             "Upgrade pytest-sglang-perf"
         )
-    if version != FORMAT or "session" not in data or "measured" not in data:
+    if version != FORMAT or "session" not in data:
         raise RunFileError(f"{path} is not a run file, but some other JSON. It is the run.json of --sglang-report DIR")
     try:
         return RunRecord.from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         raise RunFileError(f"the run file {path} is damaged: {error}") from None
-
-
-def _with_keys(entry: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        raise TypeError(f"{where} is {type(entry).__name__}, not an object")
-    missing = [key for key in keys if key not in entry]
-    if missing:
-        raise ValueError(f"{where} has no {', '.join(missing)}")
-    return dict(entry)
