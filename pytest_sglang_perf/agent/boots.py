@@ -116,19 +116,22 @@ class Boots:
         host = params.text("host", "127.0.0.1")
         port = ports.claim(host, params.integer("port", 0, high=65535))
         files = {str(key): str(value) for key, value in params.mapping("secret_files", {}).items()}
+        asked = params.texts("argv")
+        if not asked:
+            raise OrderError("bad_request", "parameter 'argv' is empty")
         settings = params.mapping("env", {})
         environment = {**os.environ, **settings}
         secrets = [str(environment[key]) for key in params.texts("secret_env", []) if environment.get(key)]
         redactor = Redactor([*secrets, *secret_values(files)])
         secret_paths = self._write_secrets(name, files)
         places = {"{port}": str(port), "{host}": host, **{key: str(path) for key, path in secret_paths.items()}}
-        argv = [places.get(item, item) for item in params.texts("argv")]
+        argv = [places.get(item, item) for item in asked]
         log = self._run_dir / f"boot-{name}.log"
         started_ns = time.monotonic_ns()
         memory = self._loop.run_in_executor(None, facts.gpu_memory_used, self._nvidia_smi)
         try:
             child = self._spawn(argv, settings, name, log, params.optional("cwd"))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             _remove(secret_paths.values())
             raise OrderError("spawn_failed", f"cannot start {argv[:1]}: {error}") from None
         boot = _Boot(name, child, port, host, log, redactor)

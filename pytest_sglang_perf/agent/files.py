@@ -19,9 +19,14 @@ def read_part(run_dir: Path, path: str, offset: int, length: int) -> Dict[str, A
     Raises:
         OrderError: ``outside`` for a path that leads out of the folder, ``no_such_file``.
     """
-    real = Path(os.path.realpath(path))
+    try:
+        real = Path(os.path.realpath(run_dir / path))
+    except ValueError:
+        raise OrderError("no_such_file", f"{path!r:.300} can be no path") from None
     if Path(os.path.realpath(run_dir)) not in real.parents:
         raise OrderError("outside", f"{path} is not in the run's folder")
+    if not real.is_file():  # a pipe would hold us up
+        raise OrderError("no_such_file", f"{path} is no file")
     try:
         with real.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
