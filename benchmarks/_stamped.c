@@ -227,13 +227,12 @@ int main(int argc, char **argv) {
     printf("{\"port\": %d}\n", ntohs(a.sin_port));
     fflush(stdout);
     while (!stop) {
-        int wait = 100;
+        struct timespec wait = {0, 100000000};
         if (heap_len) {
             int64_t ahead = heap[0].at - now_ns();
-            wait = ahead < 2000000 ? 0 : (int)(ahead / 1000000 - 1); /* the last stretch is spun */
-            if (wait > 100) wait = 100;
+            wait.tv_nsec = ahead < 20000 ? 0 : ahead > 100000000 ? 100000000 : ahead; /* the last 20 us are spun */
         }
-        int n = epoll_wait(ep, got, 1024, wait);
+        int n = epoll_pwait2(ep, got, 1024, &wait, NULL);
         for (int i = 0; i < n; i++) {
             int fd = got[i].data.fd;
             if (fd == ls) {

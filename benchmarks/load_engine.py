@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 PERIOD_MS, TTFT_MS, PAD = 50.0, 75.0, 330
 STYLES = ("sglang-style aiohttp, asyncio", "vllm-style aiohttp, asyncio", "aiperf-style aiohttp, uvloop")  # of _peers
 SERVER = {"pid": 0}
+PRIORITY: list[str] = []
+ONCE = {"kind": "burst", "period_s": 1000}
 COLUMNS = {
     "lag_p50_ms": "lag p50 ms",
     "lag_p99_ms": "lag p99 ms",
@@ -65,7 +67,7 @@ def server(program, *, burst, spread_ms=50.0, ttft_ms=TTFT_MS, period_ms=PERIOD_
 
 def pinned(core, argv):
     cores = sorted(os.sched_getaffinity(0))
-    return ["taskset", "-c", str(cores[core % len(cores)]), *map(str, argv)]
+    return [*PRIORITY, "taskset", "-c", str(cores[core % len(cores)]), *map(str, argv)]
 
 
 def quantile(values, q):
@@ -97,7 +99,7 @@ def ours(url, streams, tokens, loop, *, rounds=0, keep=None, workers=1, limits=N
         records = Path(folder) / "records.jsonl"
         order = {
             "url": url,
-            "arrival": {"kind": "closed", "concurrency": streams},
+            "arrival": {"kind": "closed", "concurrency": streams} if rounds else ONCE | {"size": streams},
             "input": 128,
             "output": tokens,
             "requests": streams * max(1, rounds),
@@ -256,6 +258,8 @@ def compare(program, options, outcome):
                 continue
 
             def once(run=run, burst=burst):
+                if PRIORITY:
+                    time.sleep(3)  # whoever shares this machine has waited for us
                 with server(program, burst=burst) as url:
                     return run(url)
 
@@ -331,6 +335,7 @@ def main(argv=None):
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=1, help="at most so many runs each, the quietest counts")
     parser.add_argument("--quiet", type=float, default=0.05, help="share of a core others may use in a quiet run")
+    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO for both, where the machine is not quiet")
     parser.add_argument("--levels", type=int, nargs="*", default=[1024, 2048, 3072, 4096, 6144, 8192])
     parser.add_argument("--saturated", type=int, default=8192)
     parser.add_argument("--trials", type=int, default=20)
@@ -342,7 +347,13 @@ def main(argv=None):
     parser.add_argument("--svg", help="draw the lag of the comparison into this file")
     parser.add_argument("--json", help="write all figures to this file")
     options = parser.parse_args(argv)
-    outcome = {"loadavg": os.getloadavg(), "cpus": os.cpu_count(), "python": sys.version.split()[0]}
+    PRIORITY.extend(["chrt", "-f", "20"] if options.realtime else [])
+    outcome = {
+        "realtime": options.realtime,
+        "loadavg": os.getloadavg(),
+        "cpus": os.cpu_count(),
+        "python": sys.version.split()[0],
+    }
     with tempfile.TemporaryDirectory() as folder:
         program = build_server(Path(folder))
         for part in options.parts:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ._spec import Spec
 
 STATUSES = ("ok", "failed", "empty", "short", "errored", "aborted")
-_SLICE_S = 0.0004
-_PAUSE_S = 0.002
-_PIECES = 64
-_HURRY_BYTES = 64 << 20
+_SLICE_S = 0.0002
+_PAUSE_S = 0.001
+_PIECES = 32
+_HURRY_BYTES = 256 << 20
 _SAMPLE_EVERY = 8
 
 
@@ -177,7 +177,7 @@ class Digester:
         self._scheduled = False
         began = perf_counter()
         # Behind by much: longer slices rather than unbounded memory; the audit sees the lag they cause.
-        until = began + _SLICE_S * (1 + self._waiting_bytes / _HURRY_BYTES * 10)
+        until = began + _SLICE_S * max(1.0, self._waiting_bytes / _HURRY_BYTES * 4)
         while (self._jobs or self._queue) and perf_counter() < until:
             if self._jobs:
                 self._jobs.popleft()()

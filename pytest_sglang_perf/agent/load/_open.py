@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ._requests import Exchange
 
 _LEAST_SPARE = 16
-_MOST_SPARE = 1024
+_MOST_SPARE = 4096
+_SENDS_PER_TURN = 32
 _AHEAD = 256
 _POLL_S = 0.05
 
@@ -36,6 +37,7 @@ class OpenLoop:
         self._ready: Deque[Tuple[float, Exchange]] = deque()
         self._due: Iterator[Due] = schedule(engine.spec)
         self._number = 0
+        self._ahead = max(_AHEAD, arrival.size + 1) // engine.workers
         self._exhausted = False
         self._cap: Optional[int] = None
         if arrival.max_concurrency is not None:
@@ -51,7 +53,7 @@ class OpenLoop:
             SpecError: the trace cannot be read.
         """
         self._idle.extend(await self._engine.connect_all(self._spare))
-        while len(self._ready) < _AHEAD and not self._exhausted:
+        while len(self._ready) < self._ahead and not self._exhausted:
             self._build()
 
     def _build(self) -> None:
@@ -69,7 +71,7 @@ class OpenLoop:
         """Walk along the schedule until the trial ends."""
         engine = self._engine
         began_ns = monotonic_ns()
-        full = False
+        full, sent = False, 0
         while True:
             if not self._ready:
                 self._build()
@@ -86,6 +88,9 @@ class OpenLoop:
                 return
             exchange.scheduled_ns = due_ns
             self._send(exchange)
+            sent += 1
+            if sent % _SENDS_PER_TURN == 0:
+                await asyncio.sleep(0)  # let what arrives be stamped while a burst is being sent
             if not self._exhausted:
                 engine.digester.later(self._build)
 
