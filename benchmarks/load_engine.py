@@ -300,6 +300,8 @@ def verdicts(program, options, outcome):
         ("saturated", options.saturated, "asyncio", False),
         ("healthy", 256, "uvloop", True),
     ):
+        if options.only and options.only != label:
+            continue
         right = 0
         for _ in range(options.trials):
             with server(program, burst=False) as url:
@@ -338,6 +340,7 @@ def main(argv=None):
     parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO for both, where the machine is not quiet")
     parser.add_argument("--levels", type=int, nargs="*", default=[1024, 2048, 3072, 4096, 6144, 8192])
     parser.add_argument("--saturated", type=int, default=8192)
+    parser.add_argument("--only", choices=("saturated", "healthy"), help="of the verdicts")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--long", type=int, default=100_000)
     parser.add_argument("--sglang-python", help="a Python with sglang 0.5.23, for its own clients")
