@@ -75,6 +75,7 @@ class Test(_Shape):
     failed: bool
     text: str
     claims: list[Claim]
+    workload: str = ""
     error: Error | None = None
     control: str | None = None
     expect: str | None = None

@@ -22,6 +22,7 @@ __all__ = ["Mark", "Row", "draw", "legend"]
 _WIDTH, _LEFT, _RIGHT = 640, 128, 472  # of the drawing; where the axis begins and ends
 _LINE, _GAP, _TOP, _FOOT = 17, 9, 6, 30
 _LEAST, _MOST = 0.5, 2.0  # ratios beyond are cut off, with an arrow: one wild interval must not flatten the rest
+_STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)  # of a decade, where a tick may stand
 _ROOM = 0.02  # an axis never spans less than this to each side: noise must not look like a cliff
 
 
@@ -172,9 +173,8 @@ def _value_axis(rows: Sequence[Row], unit: str) -> _Axis:
     middle = math.sqrt(least * most)
     least, most = min(least, middle * (1 - _ROOM)) * 0.98, max(most, middle * (1 + _ROOM)) * 1.02
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    found = [m * 10.0**p for p in powers for m in (1, 2, 5) if least <= m * 10.0**p <= most]
-    if len(found) > 5:
-        found = found[:: math.ceil(len(found) / 5)]
+    found = [m * 10.0**p for p in powers for m in _STEPS if least <= m * 10.0**p <= most]
+    found = found[:: math.ceil(len(found) / 4) or 1]
     if len(found) < 2:
         found = [least, most]
     return _Axis(least, most, tuple((value, figure(value, unit)) for value in found), math.log)

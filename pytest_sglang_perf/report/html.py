@@ -6,6 +6,7 @@ forbids scripts and requests, should that ever fail.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from pytest_sglang_perf.claims import Shown
     from pytest_sglang_perf.report.run_file import RunRecord
     from pytest_sglang_perf.stored_boots import Config
 
@@ -41,15 +41,27 @@ _SESSION = (
 _NAMES = {"gpus": "GPUs", "power_limit_w": "power limit (W)", "cpu": "CPU", "cpus": "CPUs"}
 _RANK = {"violated": 0, "inconclusive": 1, "recorded": 2, "holds": 3}
 
-#: Server, metric, level.
-_Place = tuple[str, str, float]
+#: Server config, workload, metric, level.
+_Place = tuple[str, str, str, "float | None"]
+
+
+@dataclass
+class _Told:
+    """What the claims on one metric at one level say: their sides by kind, and each verdict with its reference."""
+
+    marks: dict[str, Mark] = field(default_factory=dict)
+    verdicts: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, kind: str, side: Mapping[str, Any]) -> None:
+        mark = Mark(kind, side["label"], side["value"], side["low"], side["high"], side["boots"])
+        self.marks.setdefault(kind, mark)
 
 
 def render(record: RunRecord) -> str:
     """Return the page; on a simulated node every row says so."""
     session = {**dict.fromkeys(_SESSION), **record.session}
     configs = of_run(record)
-    references = _references(record)
+    told = _told(record)
     return _template().render(
         session=session,
         simulated=record.simulated,
@@ -62,8 +74,8 @@ def render(record: RunRecord) -> str:
         },
         spent=_spent(session),
         versions=sorted({version for config in configs.values() for version in config.sglang}),
-        tests=sorted((_test(test) for test in record.tests), key=lambda test: not test["failed"]),
-        servers=[_server(config, configs, references, record) for config in configs.values()],
+        tests=sorted(map(_test, record.tests), key=_urgency),
+        servers=[_server(config, configs, told, record) for config in configs.values()],
         notes=_notes(record.measured),
         baselines=record.baselines,
         problems=record.problems,
@@ -102,6 +114,11 @@ def _many(number: int, word: str) -> str:
 
 
 # -- tests and claims -----------------------------------------------------------------------------------------
+
+
+def _urgency(test: Mapping[str, Any]) -> int:
+    """What failed comes first, then what could not be told, then the rest, each in the order in which it ran."""
+    return 0 if test["outcome"] == "failed" else 1 if test["failed"] else 2
 
 
 def _test(test: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,64 +177,63 @@ def _side(side: Mapping[str, Any], unit: str) -> dict[str, str]:
 # -- what was measured ----------------------------------------------------------------------------------------
 
 
-def _server(
-    config: Config,
-    configs: Mapping[str, Config],
-    references: Mapping[_Place, dict[str, Mark]],
-    record: RunRecord,
-) -> dict[str, Any]:
+def _server(config: Config, configs: Mapping[str, Config], told: Mapping[_Place, _Told], record: RunRecord) -> Any:
     tag = "simulated" if record.simulated else ""
-    statuses = _statuses(record, config.server)
-    controls = [t.get("control") for t in record.tests if t["server"] == config.server and t.get("control")]
-    control = configs.get(str(controls[0])) if controls else None
+    mine = [test for test in record.tests if test["server"] == config.server]
+    control = next((configs[t["control"]] for t in mine if t.get("control") in configs), None)
+    several = len({level.workload for level in config.levels.values() if level.level is not None}) > 1
     charts = []
     for name in MAIN_METRICS:
-        metric = REGISTRY[name]
         rows: list[Row] = []
         verdicts: dict[str, list[tuple[str, str]]] = {}
         for level in _levels(config):
-            at = config.server, name, level.level or 0.0
-            now = _estimate(config, level, name)
-            if now is None:
-                continue
-            others = dict(references.get(at, {}))
-            beside = control.levels.get(level.key) if control is not None else None
-            if control is not None and beside is not None and "control" not in others:
-                there = _estimate(control, beside, name)
-                if there is not None:
-                    others["control"] = _mark("control", f"{control.server} (control)", there)
-            marks = _mark("now", config.server, now), *(others[kind] for kind in sorted(others))
-            label = f"at {level_key(level.level)}" if level.level is not None else "boot"
-            several = len({one.workload for one in config.levels.values() if one.level is not None}) > 1
-            label = f"{level.workload} {label}" if several and level.level is not None else label
-            rows.append(Row(label, marks, tag))
-            verdicts[label] = statuses.get((name, level.level), [])
-        if not rows or (metric.exact and not any(mark.value for row in rows for mark in row.marks)):
-            continue
-        charts.append(_chart(config.server, name, rows, verdicts))
-    failed = any(test["server"] == config.server and test["failed"] for test in record.tests)
+            claimed = told.get((config.server, level.workload, name, level.level), _Told())
+            marks = _marks(config, control, level, name, claimed.marks)
+            if marks:
+                label = f"at {level_key(level.level)}" if level.level is not None else "boot"
+                label = f"{level.workload} {label}" if several and level.level is not None else label
+                rows.append(Row(label, marks, tag))
+                verdicts[label] = claimed.verdicts
+        if rows and not (REGISTRY[name].exact and not any(mark.value for row in rows for mark in row.marks)):
+            charts.append(_chart(config.server, name, rows, verdicts))
     return {
         "name": config.server,
         "fingerprint": config.fingerprint,
         "sglang": ", ".join(config.sglang),
         "charts": charts,
-        "open": failed or len(configs) <= _OPEN,
+        "open": len(configs) <= _OPEN or any(test["failed"] for test in mine),
     }
+
+
+def _marks(
+    config: Config, control: Config | None, level: LevelBoots, metric: str, claimed: Mapping[str, Mark]
+) -> tuple[Mark, ...]:
+    """What was measured at a level, then its references; empty if nothing was.
+
+    The sides of claims come first: their intervals know the noise of the stored boots, which are not in the run file.
+    """
+    now = claimed.get("now") or _estimate("now", config.server, config, level, metric)
+    if now is None:
+        return ()
+    others = {kind: mark for kind, mark in claimed.items() if kind != "now"}
+    beside = control.levels.get(level.key) if control is not None else None
+    if control is not None and beside is not None and "control" not in others:
+        there = _estimate("control", f"{control.server} (control)", control, beside, metric)
+        if there is not None:
+            others["control"] = there
+    return now, *(others[kind] for kind in sorted(others))
 
 
 def _levels(config: Config) -> list[LevelBoots]:
     return sorted(config.levels.values(), key=lambda one: (one.level is None, one.workload, one.level or 0))
 
 
-def _estimate(config: Config, level: LevelBoots, metric: str) -> Shown | None:
+def _estimate(kind: str, label: str, config: Config, level: LevelBoots, metric: str) -> Mark | None:
     boots = level.boots.get(metric, ())
     if not boots:
         return None
     noise = None if REGISTRY[metric].exact else noise_of(metric, level.key, [config.levels])
-    return shown(config.server, metric, boots, noise)
-
-
-def _mark(kind: str, label: str, side: Shown) -> Mark:
+    side = shown(label, metric, boots, noise)
     return Mark(kind, label, side.value, side.low, side.high, side.boots)
 
 
@@ -240,29 +256,20 @@ def _chart(server: str, name: str, rows: list[Row], verdicts: Mapping[str, Any])
     }
 
 
-def _references(record: RunRecord) -> dict[_Place, dict[str, Mark]]:
-    """The other sides of claims, by server config, metric and level: baselines are in the run file only there."""
-    found: dict[_Place, dict[str, Mark]] = {}
+def _told(record: RunRecord) -> dict[_Place, _Told]:
+    """What claims say, by place. Baselines are in the run file only here."""
+    found: dict[_Place, _Told] = {}
     for test in record.tests:
         for claim in test["claims"]:
-            side, level = claim["reference"], claim.get("level")
-            if side is None or level is None:
-                continue
-            kind = "control" if str(side["label"]).endswith("(control)") else "baseline"
-            mark = Mark(kind, side["label"], side["value"], side["low"], side["high"], side["boots"])
-            found.setdefault((test["server"], claim["metric"], float(level)), {}).setdefault(kind, mark)
-    return found
-
-
-def _statuses(record: RunRecord, server: str) -> dict[tuple[str, float | None], list[tuple[str, str]]]:
-    """Metric and level -> status and reference of each claim on it, each once."""
-    found: dict[tuple[str, float | None], list[tuple[str, str]]] = {}
-    for test in record.tests:
-        for claim in test["claims"] if test["server"] == server else ():
-            against = claim["reference"]["label"] if claim["reference"] else "a limit"
-            known = found.setdefault((claim["metric"], claim.get("level")), [])
-            if (claim["status"], against) not in known:
-                known.append((claim["status"], against))
+            place = test["server"], test.get("workload") or "", claim["metric"], claim.get("level")
+            here = found.setdefault(place, _Told())
+            reference = claim["reference"]
+            here.add("now", claim["candidate"])
+            if reference is not None:
+                here.add("control" if str(reference["label"]).endswith("(control)") else "baseline", reference)
+            verdict = claim["status"], reference["label"] if reference is not None else "a limit"
+            if verdict not in here.verdicts:
+                here.verdicts.append(verdict)
     return found
 
 

@@ -173,6 +173,27 @@ def test_the_chart_draws_the_candidate_against_its_references() -> None:
     assert "against mscclpp (control)" in throughput
 
 
+def test_what_failed_comes_before_what_could_not_be_told() -> None:
+    run = building.run("r", {})
+    outcomes = ("passed", "inconclusive", "no baseline", "failed")
+    run.tests = [building.one_test(f"test_{word.split()[0]}", outcome=word) for word in outcomes]
+    text = Page(html.render(run)).text
+    order = sorted(outcomes, key=lambda word: text.index(f"test_{word.split()[0]}"))
+    assert order == ["failed", "inconclusive", "no baseline", "passed"]
+
+
+def test_levels_of_two_workloads_are_kept_apart() -> None:
+    """A claim on one workload is no reference for the other's level of the same number."""
+    run = record()
+    for test in run.tests:
+        test["control"] = None
+    run.measured += [{**one, "workload": "long", "workload_fingerprint": "f2"} for one in run.measured]
+    throughput = re.findall(r"<figure>.*?</figure>", html.render(run), re.DOTALL)[0]
+    rows = re.findall(r'<text class="level".*?(?=<text class="level"|</svg>)', throughput, re.DOTALL)
+    drawn = {re.findall(r">(.*?)<", row)[0]: row.count('class="dot"') for row in rows}
+    assert drawn == {"long at 1": 0, "long at 256": 0, "short at 1": 0, "short at 256": 3}
+
+
 values = st.floats(1e-6, 1e9)
 
 
