@@ -34,6 +34,7 @@ class Case:
         tracker: the phases so far.
         stop: the line that asked the server to stop.
         sick: the failed health check that was not taken back.
+        unwell: the last health check after the start was answered with 503.
         uncaught: an uncaught exception that nothing has followed.
         earlier: diagnoses of earlier boots in the same log.
     """
@@ -44,6 +45,7 @@ class Case:
     tracker: PhaseTracker
     stop: Death | None
     sick: Death | None
+    unwell: bool
     uncaught: Death | None
     earlier: tuple[Diagnosis, ...]
 
@@ -75,14 +77,16 @@ class Case:
 
     def _undisturbed(self, *, ended: bool) -> Diagnosis:
         """Nothing bad is known."""
-        served = not _SERVED.isdisjoint(self.tracker.started)
+        served = self.tracker.served
         if ended:
             if served:
                 return self._ended_well("The server ended in an orderly way")
             return self._plain("unknown", "The process ended without an error before it was ready")
+        if served and self.unwell:
+            return self._plain("unknown", "The server came up, but its last health check was answered with 503")
         if served:
             return self._plain("healthy", "The server came up, and nothing in the log says that it ended")
-        if self.earlier:
+        if self.earlier and self.earlier[-1].verdict == "crashed":
             return self.earlier[-1]  # a new attempt is under way; what is known is how the last one ended
         return self._plain("unknown", f"The server was still coming up (phase {self.tracker.current})")
 

@@ -79,6 +79,7 @@ class Classifier:
         self._sick: Death | None = None
         self._answered: set[str] = set()
         self._answering: set[str] = set()
+        self._unwell = False
         self._pending = False
         self._fatal = False
 
@@ -97,8 +98,8 @@ class Classifier:
         if kind == "batch":
             self._on_batch(line.ranks)
         elif kind == "access":
-            if self._sick is not None and '"GET /health' in line.message and line.message.endswith("200 OK"):
-                self._sick = None
+            if '"GET /health' in line.message:
+                self._on_health(line.message)
         elif kind == "args":
             self._on_arguments()
         elif kind in {"log", "uvicorn", "more"}:
@@ -144,6 +145,7 @@ class Classifier:
             tracker=self.tracker,
             stop=self._stop,
             sick=self._sick,
+            unwell=self._unwell,
             uncaught=self._uncaught,
             earlier=tuple(self._earlier),
         )
@@ -213,6 +215,12 @@ class Classifier:
         if found or (_UNUSUAL.search(text) and not text.startswith("  ")):
             self._incident.add_unusual(self._number, self._index, shorten(line.text))
 
+    def _on_health(self, message: str) -> None:
+        if message.endswith("200 OK"):
+            self._sick, self._unwell = None, False
+        elif " 503 " in message and self.tracker.served:
+            self._unwell = True
+
     def _on_batch(self, ranks: str) -> None:
         if self._sick is None:
             self._answered.add(ranks)
@@ -223,13 +231,14 @@ class Classifier:
 
     def _on_arguments(self) -> None:
         self._blocks.log_line("")
-        if self._incident.deaths or self._stop is not None or self._uncaught is not None:
+        ended = self._incident.deaths or self._stop is not None or self._uncaught is not None
+        if ended or self.tracker.served:
             self._earlier.append(self.finish())
             del self._earlier[:-8]
             self.tracker.restart()
             self._incident = Incident()
             self._uncaught = self._stop = self._sick = None
-            self._pending = self._fatal = False
+            self._pending = self._fatal = self._unwell = False
 
     def _death(self, kind: str, text: str) -> Death:
         return Death(kind, self._number, self._index, self._blocks.number, self.tracker.current, shorten(text))

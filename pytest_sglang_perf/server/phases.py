@@ -99,6 +99,11 @@ class PhaseTracker:
         return self._guess.version
 
     @property
+    def served(self) -> bool:
+        """Whether the server came up, as far as its log says."""
+        return not _SERVING.isdisjoint(self.started)
+
+    @property
     def durations(self) -> dict[str, float]:
         """Seconds charged to each phase so far, in order of first entry; they add up to the time since the spawn."""
         spent = dict(self._spent)
@@ -140,7 +145,7 @@ class PhaseTracker:
         if line.kind == "batch":
             return self._on_batch(line)
         if line.kind == "access":
-            return self.enter("warmup", line=line) if self.current == "http" else []
+            return self._on_access(line)
         if line.kind == "more" and line.text.startswith("  ") and self.current != "spawn":
             if "[--" in line.text:
                 self._guess.feed(line)
@@ -206,8 +211,15 @@ class PhaseTracker:
                 events += self.enter("imports", line=line)
         return events
 
+    def _on_access(self, line: Line) -> list[PhaseEvent]:
+        if self.current == "http":
+            return self.enter("warmup", line=line)
+        if self.current == "spawn" and line.message.endswith("200 OK") and '"POST /' in line.message:
+            return self.enter("running", line=line)  # stdout alone, or the tail of a log
+        return []
+
     def _on_batch(self, line: Line) -> list[PhaseEvent]:
-        if self.current == "ready":
+        if self.current in {"ready", "spawn"}:
             self._tick(line)
             return self.enter("running", line=line)
         return self.enter("warmup", line=line) if self.current == "http" else []

@@ -144,10 +144,13 @@ class VersionGuess:
             self._at_least = _newer(self._at_least, _WARNED_AT[warned[1]])
 
     def _names(self, text: str, *, whole: bool) -> None:
-        found = [_RELEASE_OF[name] for name in map(_plain, _NAME.findall(text)) if name in _RELEASE_OF]
-        for release in found:
-            self._by_names = _newer(self._by_names, release)
-        if whole and not found and self._by_names is None:
+        if whole:
+            self._by_names = None  # a later boot in the same log may be another release
+        for name in map(_plain, _NAME.findall(text)):
+            release = _RELEASE_OF.get(name)
+            if release is not None:
+                self._by_names = _newer(self._by_names, release)
+        if whole and self._by_names is None:
             self._by_names = OLDEST
 
 

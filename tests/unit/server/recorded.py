@@ -27,6 +27,10 @@ RECORDED = (
     Recorded("cpu_0.5.23_healthy.log", "stopped", "", "stopping", "0.5.23", -9, by_us=True),
     Recorded("cpu_0.5.23_sigterm_clean_exit.stderr.log", "stopped", "", "stopping", "0.5.23", 0, by_us=True),
     Recorded("cpu_0.5.23_first_on_port.stderr.log", "healthy", "", "running", "0.5.23"),
+    # Standard output alone: access lines.
+    Recorded("cpu_0.5.23_first_on_port.stdout.log", "healthy", "", "running", None),
+    Recorded("cpu_0.5.23_scheduler_sigkill.stdout.log", "healthy", "", "running", None),
+    Recorded("cpu_0.5.23_dp_rank_sigkill.stdout.log", "unknown", "", "running", None),
     Recorded("cuda_0.5.16_healthy_boot_small_model.log", "healthy", "", "ready", "0.5.16"),
     Recorded("cuda_0.5.16_healthy_under_load.log.gz", "stopped", "", "stopping", "0.5.16", -9, by_us=True),
     Recorded("cuda_0.5.16_no_cuda_graph.log.gz", "healthy", "", "running", "0.5.16"),

@@ -177,6 +177,20 @@ def test_several_boots_in_one_log() -> None:
     assert (found.verdict, found.phase) == ("healthy", "ready")
 
 
+def test_a_boot_after_a_killed_one_is_followed_anew() -> None:
+    """The first was killed without a trace: its log just stops, and another begins."""
+    classifier = Classifier()
+    for _number, text in lines_of("cuda_0.5.16_healthy_boot_small_model.log"):
+        classifier.feed(text)
+    for _number, text in lines_of("cpu_0.5.23_no_kv_memory.stderr.log"):
+        classifier.feed(text)
+    found = classifier.finish()
+    assert (found.crash_class, found.phase, found.version) == ("kv-budget-too-small", "kv_cache", "0.5.23")
+    for _number, text in lines_of("cpu_0.5.10_healthy.log"):
+        classifier.feed(text)
+    assert classifier.finish().version == "0.5.10"
+
+
 def test_a_failed_health_check_is_taken_back_when_the_server_answers_again() -> None:
     classifier = Classifier()
     for number, text in lines_of("cpu_0.5.23_dp_rank_sigkill.stderr.log"):
@@ -248,3 +262,11 @@ def test_any_mixture_of_lines_gets_some_verdict(names: list[str], random: Random
     json.dumps(found.to_dict())
     assert (found.verdict == "crashed") == bool(found.crash_class)
     assert all(1 <= number <= len(lines) for number, _ in found.evidence)
+
+
+def test_the_tail_of_a_log_is_enough_to_see_a_server_at_work() -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cuda_0.5.16_healthy_under_load.log.gz")[-600:-10]:
+        classifier.feed(text, number)
+    found = classifier.finish()
+    assert (found.verdict, found.phase) == ("healthy", "running")
