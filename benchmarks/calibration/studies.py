@@ -72,6 +72,7 @@ def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
         " false `violated` / false `holds` / coverage of the 90 % interval, in % of draws.",
     )  # fmt: skip
     boots = (1, 3) if quick else (1, 2, 3, 5, 8)
+    errors: list[float] = []
     worst = {"normal": 0.0, "other": 0.0, "low": 1.0, "high": 0.0, "high_calm": 0.0}
     for pooled in (False, True):
         rows = []
@@ -86,6 +87,7 @@ def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
                 key = "normal" if shape == "normal" else "other"
                 worst[key] = max(worst[key], wrong)
                 if shape == "normal":
+                    errors.append(wrong)
                     worst["low"] = min(worst["low"], cover)
                     worst["high"] = max(worst["high"], cover)
                     if sw <= 2.5 * sb:
@@ -94,10 +96,11 @@ def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
         how = f"noise pooled over 4 levels (the others at {', '.join(map(str, OTHER_LEVELS))} times the sd)"
         report.say("", f"*{how if pooled else 'these boots alone'}*")
         report.table(["noise", "boot sd %", "trial sd %", *(f"{n} new" for n in boots)], rows)
-    slack = 2.5 * np.sqrt(0.05 * 0.95 / draws)
+    slack = 3 * np.sqrt(0.05 * 0.95 / draws)  # the worst of 90 cells
     report.target(
-        "false `violated`, model's assumptions hold, one look, worst cell", "at most 5 %",
-        f"{percent(worst['normal'])} % (Monte Carlo 2.5 sd: {percent(slack)})", met=worst["normal"] <= 0.05 + slack,
+        "false `violated`, model's assumptions hold, one look: mean, worst of all cells", "at most 5 %",
+        f"{percent(float(np.mean(errors)))} %, {percent(worst['normal'])} % (Monte Carlo 3 sd: {percent(slack)})",
+        met=worst["normal"] <= 0.05 + slack,
     )  # fmt: skip
     report.target(
         "false `violated`, heavy tails and two modes, worst cell", "at most 8 %", f"{percent(worst['other'])} %",
@@ -270,40 +273,40 @@ def power(report: Report, draws: int, *, quick: bool) -> None:
 def inference_doctor_cells(report: Report, draws: int) -> None:
     report.say(
         "", "## inference-doctor's published cells", "",
-        "Threshold 10 %, CV 4 %, one look, equal runs a side, no sessions. In % of draws.",
+        "Threshold 10 %, CV 4 %, one look, equal runs a side, no sessions. In % of draws. Its Welch interval errs to"
+        ' the safe side; "at its errors" is our rule at the stricter level that makes as many errors at the threshold as'
+        " its rule does on the same draws.",
     )  # fmt: skip
-    published = {3: (78, 37, 85), 5: (98, 65, 99)}
+    rule = RULES["inference-doctor (Welch interval on boots)"]
+    edge = float(np.log1p(-0.10))
     rows = []
-    for n, figures in published.items():
-        for change, figure in zip((0.0, -0.15, -0.20, -0.10), (*figures, None), strict=True):
+    for n, published in {3: (78, 37, 85), 5: (98, 65, 99)}.items():
+        level = 0.05
+        for change, figure in zip((-0.10, 0.0, -0.15, -0.20), (None, *published), strict=True):
             truth = Truth(boot_sd=0.04, trial_sd=0.0, trials=1, reference=n, candidate=n, sessions=0, change=change)
             rng = seeded("doctor", n, change)
             sample = draw(rng, truth, draws)
-            learned = learn(other_levels(rng, truth, draws))
-            edge = float(np.log1p(-0.10))
-            right = 1 if change == 0 else -1
-            theirs = rate(RULES["inference-doctor (Welch interval on boots)"](sample, 0.10, rng) == right)
-            scores = []
-            for noise in (learned, None):
-                (chance,) = below(sample, (edge,), noise)
-                scores.append(rate(chance <= 0.05) if right == 1 else rate(1 - chance <= 0.05))
+            theirs = rate(rule(sample, 0.10, rng) == (1 if change == 0 else -1))
+            pooled, alone = (
+                below(sample, (edge,), noise)[0] for noise in (learn(other_levels(rng, truth, draws)), None)
+            )
+            tails = (pooled, alone) if change == 0 else (1 - pooled, 1 - alone)
+            if figure is None:
+                level = float(np.quantile(tails[0], theirs))
+            at_theirs, ours, single = rate(tails[0] <= level), rate(tails[0] <= 0.05), rate(tails[1] <= 0.05)
             what = {0.0: "no change, PASS", -0.10: "at the threshold, FAIL (an error)"}.get(
                 change, f"{-change:.0%} drop, FAIL"
             )
-            rows.append(
-                [f"{n} a side", what, str(figure or ""), percent(theirs), percent(scores[0]), percent(scores[1])]
-            )
+            shares = [percent(share) for share in (theirs, at_theirs, ours, single)]
+            rows.append([f"{n} a side", what, str(figure or ""), *shares])
             if figure is not None:
                 report.target(
-                    f"inference-doctor's cell, {n} a side, {what}", f"better than {figure} %",
-                    f"{percent(scores[0])} %", met=scores[0] > figure / 100,
+                    f"inference-doctor's cell, {n} a side, {what}, at its errors", f"better than {figure} %",
+                    f"{percent(at_theirs)} %", met=at_theirs > figure / 100,
                 )  # fmt: skip
-            else:
-                report.target(
-                    f"inference-doctor's errors, {n} a side", f"no more than its {percent(theirs)} % (5 % nominal)",
-                    f"{percent(scores[0])} %", met=scores[0] <= max(theirs, 0.05),
-                )  # fmt: skip
-    report.table(["runs", "cell", "published", "its rule, here", "ours, pooled", "ours, not pooled"], rows)
+    report.table(
+        ["runs", "cell", "published", "its rule, here", "ours, at its errors", "ours", "ours, not pooled"], rows
+    )
 
 
 def peers(report: Report, draws: int) -> None:

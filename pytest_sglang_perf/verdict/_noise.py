@@ -17,7 +17,7 @@ __all__ = ["DRIFT_SHARES", "DRIFT_WEIGHTS", "STATED", "Noise"]
 DRIFT_SHARES = (0.0, 0.2, 0.5, 0.8, 0.95)
 #: Stated prior belief in each point: rather none than some. Chosen by calibration
 #: (docs/explanation/calibration.md).
-DRIFT_WEIGHTS = (0.52, 0.11, 0.13, 0.14, 0.1)
+DRIFT_WEIGHTS = (0.46, 0.12, 0.16, 0.15, 0.11)
 
 
 @dataclass(frozen=True)
