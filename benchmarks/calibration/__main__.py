@@ -26,7 +26,7 @@ exactly the margin; at no change it is far rarer. [Verdicts](verdicts.md) explai
 WHY = """
 ## What is not met, and why
 
-* Unknown drift.** Five sessions cannot show how large the drift is. So the interval is up to 3 points too wide
+* **Unknown drift.** Five sessions cannot show how large the drift is. So the interval is up to 3 points too wide
   where there is none, and too narrow where it is as large as the boot noise: with 2 % of each and eight boots of
   one session judged in a single look, `violated` is wrong in 9 % instead of 8 %. Plans that look at 1, 2, 3, 5 and
   8 boots stay below 8 %. More sessions, or pairs, are the remedy, not more boots of today.

@@ -274,8 +274,8 @@ def inference_doctor_cells(report: Report, draws: int) -> None:
     report.say(
         "", "## inference-doctor's published cells", "",
         "Threshold 10 %, CV 4 %, one look, equal runs a side, no sessions. In % of draws. Its Welch interval errs to"
-        ' the safe side; "at its errors" is our rule at the stricter level that makes as many errors at the threshold as'
-        " its rule does on the same draws.",
+        ' the safe side; "at its errors" is our rule at the stricter level that makes as many errors at the threshold'
+        " as its rule does on the same draws.",
     )  # fmt: skip
     rule = RULES["inference-doctor (Welch interval on boots)"]
     edge = float(np.log1p(-0.10))
