@@ -274,7 +274,7 @@ def _print_figures(document: dict[str, Any]) -> None:
     version = ", ".join(document["sglang"]) or "unknown version"
     say(f"config {document['config']}, sglang {version}, newest boot {document['newest']}")
     if document["stale_boots"]:
-        say(f"left out: {document['stale_boots']} boots of an earlier content of this config")
+        say(f"left out: {document['stale_boots']} boots of an earlier content of the config or workload")
     rows = [
         [
             row["workload"] or "(every boot)",

@@ -20,7 +20,8 @@ __all__ = ["Config", "boots_of", "of_baseline", "of_run"]
 class Config(NamedTuple):
     """What is stored of one server config.
 
-    ``stale`` counts the boots of an earlier content of the config, which are left out of ``levels``.
+    ``stale`` counts the boots that are left out of ``levels`` because they belong, at some level, to an earlier content
+    of the config or of the workload.
     """
 
     server: str
@@ -40,7 +41,7 @@ class Config(NamedTuple):
 
 
 def of_baseline(file: BaselineFile) -> Config:
-    """The boots of a baseline file that belong to the newest content of its config."""
+    """The boots of a baseline file that belong to the newest content of its config and workloads."""
     return _grouped(
         file.server,
         [
@@ -78,8 +79,15 @@ def _grouped(server: str, entries: list[tuple[str, float, StoredBoot]]) -> Confi
     newest = max((boot for _, _, boot in entries), key=lambda boot: boot.recorded, default=None)
     if newest is None:
         return Config(server, "", {})
-    fresh = [entry for entry in entries if entry[2].config == newest.config]
-    stale = {(b.session, b.boot, b.config) for _, _, b in entries if b.config != newest.config}
+    of_config = [entry for entry in entries if entry[2].config == newest.config]
+    contents: dict[str, StoredBoot] = {}  # the newest boot of each workload shows the workload's newest content
+    for workload, _, boot in of_config:
+        if workload not in contents or boot.recorded >= contents[workload].recorded:
+            contents[workload] = boot
+    fresh = [entry for entry in of_config if entry[2].workload == contents[entry[0]].workload]
+    used = set(map(id, fresh))
+    left_out = [entry[2] for entry in entries if id(entry) not in used]
+    stale = {(boot.session, boot.boot, boot.config) for boot in left_out}
     by_level: dict[Key, list[StoredBoot]] = {}
     for workload, level, boot in fresh:
         by_level.setdefault((workload, level), []).append(boot)
@@ -92,10 +100,8 @@ def _grouped(server: str, entries: list[tuple[str, float, StoredBoot]]) -> Confi
 
 
 def _level(server: str, key: Key, boots: list[StoredBoot]) -> LevelBoots:
-    """The boots of one level; of the newest content of the workload only."""
     newest = max(boots, key=lambda boot: boot.recorded)
-    same = [boot for boot in boots if boot.workload == newest.workload]
-    names = sorted({name for boot in same for name in boot.trials} - {"boot_time"})
-    values = {name: found for name in names if (found := boots_of(same, name))}
+    names = sorted({name for boot in boots for name in boot.trials} - {"boot_time"})
+    values = {name: found for name in names if (found := boots_of(boots, name))}
     workload, level = key
     return LevelBoots(server, newest.config, workload, newest.workload, level, values, newest.recorded, newest.sglang)

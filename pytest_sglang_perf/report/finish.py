@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_sglang_perf.baselines import write_atomically
-from pytest_sglang_perf.errors import BaselineError
+from pytest_sglang_perf.errors import BaselineError, SglangPerfError
 from pytest_sglang_perf.recording import update_baselines, write_history
 from pytest_sglang_perf.report import github, markdown
 
@@ -35,7 +35,7 @@ def finish(record: RunRecord, options: Options, baselines: Path) -> list[str]:
     if options.report is not None:
         try:
             _write_reports(record, options.report)
-        except OSError as error:
+        except (OSError, SglangPerfError) as error:
             record.problems.append(f"--sglang-report: {error}")
     github.annotate(record, os.environ)
     return record.problems

@@ -83,13 +83,12 @@ def test_show_gives_the_estimate_with_an_interval_that_covers_it(capsys, root: P
     assert "tok/s" in text
 
 
-def test_show_leaves_out_boots_of_an_earlier_content_and_says_so(capsys, root: Path) -> None:
+@pytest.mark.parametrize("changed", [{"config": "c0ffee0000000002"}, {"workload": "f00d000000000002"}])
+def test_show_leaves_out_boots_of_an_earlier_content_and_says_so(capsys, root: Path, changed) -> None:
     rng = random.Random(2)
     path = building.baseline(root, boots=2)
     document = json.loads(path.read_text(encoding="utf-8"))
-    newer = building.stored(
-        1, building.columns(rng, factor=2.0), session="later", config="c0ffee0000000002", day=20
-    ).to_dict()
+    newer = building.stored(1, building.columns(rng, factor=2.0), session="later", day=20, **changed).to_dict()
     document["workloads"]["short"]["256"].append(newer)
     path.write_text(json.dumps(document), encoding="utf-8")
     (stored,) = told_json(capsys, "show", "sbo", "--baselines", str(root))["stored"]
