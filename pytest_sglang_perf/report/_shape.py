@@ -1,6 +1,6 @@
 """The shape of a run file, checked before anything is made of one: people edit, cut and merge them.
 
-Only what reports and comparisons read is checked; further keys are let pass.
+Only what reports and comparisons read is checked; further keys are let pass. `docs/reference/run-file.md` has all.
 """
 
 from __future__ import annotations
