@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import command, facts, ports, procfs
 from .children import Child, Children, exit_text
@@ -425,8 +425,11 @@ class Boots:
             and not command.is_ours(one.pid)
         ]
 
-    def _pids(self, boot: _Boot) -> List[int]:
-        return [boot.child.pid, *(one.pid for one in self._below(boot))]
+    def _pids(self, boot: _Boot) -> Iterator[int]:
+        """Lazily: whoever searches these mostly finds what it looks for among those that are known."""
+        known = [boot.child.pid, *boot.seen]
+        yield from known
+        yield from (one.pid for one in self._below(boot) if one.pid not in known)
 
 
 def _api_key(files: Dict[str, str]) -> Optional[str]:

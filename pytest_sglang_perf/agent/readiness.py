@@ -23,6 +23,7 @@ __all__ = ["READY_PATHS", "Readiness", "Ready", "differences", "fetch_server_inf
 READY_PATHS = ("/ready", "/health")
 _INFO_PATHS = ("/server_info", "/get_server_info")
 _POLL_S = 0.05
+_LOOK_S = 1.0
 _SLOW_S = 1.0  # an answer that takes longer makes us look whose it would be
 
 Report = Callable[[str, str], None]
@@ -72,6 +73,7 @@ class Readiness:
         self._timeout_s = timeout_s
         self._headers = headers or {}
         self._report = report
+        self._looked = 0.0  # when it was last found out who listens
         self._reported: Optional[Tuple[str, str]] = None
 
     async def wait(self) -> Ready:
@@ -105,12 +107,17 @@ class Readiness:
         finally:
             asking.cancel()
         ns, probe_s = time.monotonic_ns(), time.monotonic() - began
+        unready = ("starting", f"{self._paths[0]} answers {response.status}")
+        if response.status != 200 and self._reported == unready and began - self._looked < _LOOK_S:
+            # Whose answer it is costs more to find out than the answer: not for every one that says "not yet".
+            return (*unready, None)
+        self._looked = began
         listener = ports.listener_among(self._port, self._ours())
         if listener is None:
             state, detail = self._whose("starting", "")
             return state, detail, None
         if response.status != 200:
-            return "starting", f"{self._paths[0]} answers {response.status}", None
+            return (*unready, None)
         return await self._compare(Ready(ns, probe_s, {}, listener))
 
     async def _compare(self, ready: Ready) -> Tuple[str, str, Optional[Ready]]:

@@ -126,10 +126,10 @@ def test_the_lease_is_not_free_before_the_guardian_has_swept(busy, new_client):
 
 def test_the_hard_ceiling_ends_everything(new_client, boot_fake):
     run = uuid.uuid4().hex
-    client = new_client(run=run, max_runtime_s=1.5, grace_s=0.5)
+    client = new_client(run=run, max_runtime_s=6.0, grace_s=0.5)
     began = time.monotonic()
     agent = client.connect()["pid"]
     boot_fake(client).wait("boot.ready")
     until(lambda: gone(agent), "the agent has ended", timeout=30)
     until(lambda: not carriers(run), "nothing is left")
-    assert time.monotonic() - began > 1.4
+    assert time.monotonic() - began > 5
