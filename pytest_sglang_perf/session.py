@@ -5,6 +5,7 @@ pytest itself is not imported here; the plugin hands over what it knows.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -71,7 +72,7 @@ class PerfSession:
         self._live = live
         self._bench: Bench | None = None
         self._stored: dict[str, Any] = {}
-        self._forwards: dict[int, int] = {}
+        self._forwards: dict[int, tuple[int, contextlib.ExitStack]] = {}
 
     # -- before anything runs -------------------------------------------------------------------------------
 
@@ -226,15 +227,14 @@ class PerfSession:
     def forward(self, port: int) -> int:
         """The local port on 127.0.0.1 through which tests reach the node's ``port``, until its server stops."""
         if port not in self._forwards:
-            context = self.bench.node.transport.forward(port)
-            self._forwards[port] = context.__enter__()
+            stack = contextlib.ExitStack()
+            self._forwards[port] = stack.enter_context(self.bench.node.transport.forward(port)), stack
+            self.bench.on_stop(lambda: self._unforward(port))
+        return self._forwards[port][0]
 
-            def leave() -> None:
-                self._forwards.pop(port, None)
-                context.__exit__(None, None, None)
-
-            self.bench.on_stop(leave)
-        return self._forwards[port]
+    def _unforward(self, port: int) -> None:
+        if port in self._forwards:
+            self._forwards.pop(port)[1].close()
 
     def test(self, declaration: Declaration, record: list[Claim]) -> TestPerf:
         """What one test may measure and claim."""
@@ -300,6 +300,9 @@ class PerfSession:
                 bench.save_logs(self._artifacts("logs"))
             finally:
                 bench.node.close()
+                # Those of servers whose end we could not see; left open, they would hold up Python's own end.
+                for port in list(self._forwards):
+                    self._unforward(port)
 
     # -- baselines ------------------------------------------------------------------------------------------
 

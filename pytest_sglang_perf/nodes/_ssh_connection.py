@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import sys
 import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -177,6 +178,8 @@ def close_channels(channels: Sequence[paramiko.Channel], *, timeout: float = 0.5
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 channel.close()
 
+    if not channels or sys.is_finalizing():
+        return  # while the interpreter ends, a thread may be made but never runs, and start() waits for it for ever
     thread = threading.Thread(target=close, name="ssh: close", daemon=True)
     try:
         thread.start()
