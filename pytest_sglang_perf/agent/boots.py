@@ -128,7 +128,7 @@ class Boots:
         argv = [places.get(item, item) for item in asked]
         log = self._run_dir / f"boot-{name}.log"
         started_ns = time.monotonic_ns()
-        memory = self._loop.run_in_executor(None, facts.gpu_memory_used, self._nvidia_smi)
+        memory = self._loop.run_in_executor(None, facts.gpu_memory_used, self.nvidia_smi)
         try:
             child = self._spawn(argv, settings, name, log, params.optional("cwd"))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -175,6 +175,13 @@ class Boots:
         if not boot.alive:
             raise OrderError("dead", f"the server of boot {name} has ended: {exit_text(boot.child.code)}")
         return boot
+
+    @property
+    def nvidia_smi(self) -> Optional[List[str]]:
+        """The command that shows the GPUs under lease, and not what others do on theirs."""
+        if self.gpus is None:
+            return self._nvidia_smi
+        return [*(self._nvidia_smi or ["nvidia-smi"]), "-i", ",".join(map(str, self.gpus))]
 
     def names(self) -> List[str]:
         """The boots whose server runs."""
@@ -377,7 +384,7 @@ class Boots:
             return None
         deadline = time.monotonic() + _MEMORY_S
         while True:
-            now = await self._loop.run_in_executor(None, facts.gpu_memory_used, self._nvidia_smi)
+            now = await self._loop.run_in_executor(None, facts.gpu_memory_used, self.nvidia_smi)
             if now is None or len(now) != len(before):
                 return None
             if all(used <= base + _MEMORY_SLACK_MIB for used, base in zip(now, before)):

@@ -244,7 +244,8 @@ class Service:
             self._relay.pass_on(encode(params.as_dict()).rstrip())
             return {}
         self._run = run
-        self._nvidia_smi = params.texts("nvidia_smi") if params.optional("nvidia_smi") else None
+        # Null is the one on the PATH; that there is none is told where it matters.
+        self._nvidia_smi = params.texts("nvidia_smi", ["nvidia-smi"])
         self._owner = params.mapping("owner", {})
         self._begin(run, self._run_dir)
         self._spawn(self._accept_relays(listen(self._run_dir)))
@@ -266,9 +267,7 @@ class Service:
             nvidia_smi=self._nvidia_smi,
             on_death=self._on_server_death,
         )
-        self._trials = Trials(
-            self._loop, children, self._boots, self._emit, run_dir=run_dir, nvidia_smi=self._nvidia_smi
-        )
+        self._trials = Trials(self._loop, children, self._boots, self._emit, run_dir=run_dir)
         self._operations.update(
             {
                 "boot.start": self._boots.start,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .boots import Boots
 from .children import Child, Children, exit_text
@@ -47,7 +47,6 @@ class Trials:
         boots: the servers that trials run against.
         emit: ``emit(event, rank, **fields)`` tells the controller.
         run_dir: the run's private folder.
-        nvidia_smi: the command line that stands for nvidia-smi.
     """
 
     def __init__(
@@ -58,14 +57,12 @@ class Trials:
         emit: Callable[..., None],
         *,
         run_dir: Path,
-        nvidia_smi: Optional[List[str]],
     ) -> None:
         self._loop = loop
         self._children = children
         self._boots = boots
         self._emit = emit
         self._run_dir = run_dir
-        self._nvidia_smi = nvidia_smi or ["nvidia-smi"]
         self._running: Dict[str, _Trial] = {}
         self._tasks = Tasks(loop)
 
@@ -132,7 +129,7 @@ class Trials:
     async def _sampler(self, period_ms: Any, path: Path) -> Optional[Sampler]:
         if period_ms is None:
             return None
-        sampler = Sampler(self._nvidia_smi, int(period_ms), str(path))
+        sampler = Sampler(self._boots.nvidia_smi or ["nvidia-smi"], int(period_ms), str(path))
         # The first reading has arrived before the load begins, so that its window is bracketed.
         await self._loop.run_in_executor(None, sampler.start)
         return sampler
