@@ -91,13 +91,11 @@ def pool(log_likelihoods: Array, drift: tuple[float, ...]) -> tuple[Array, Array
     """Combine levels.
 
     Args:
-        log_likelihoods: Shape (..., levels, K, J): of boot variance (``_LOG_VAR``) and drift share of each
-            level.
+        log_likelihoods: Shape (..., levels, K, J): of boot variance (``_LOG_VAR``) and drift share of each level.
         drift: Belief in each of the J drift shares to begin with.
 
     Returns:
-        Boot sd and degrees of freedom of a further level, shape (...), and belief in the shares, shape (...,
-        J).
+        Boot sd and degrees of freedom of a further level, shape (...), and belief in the shares, shape (..., J).
     """
     family = _family()  # (H, K)
     peak = np.max(log_likelihoods, axis=(-2, -1), keepdims=True)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_sglang_perf.errors import VerdictError
-from pytest_sglang_perf.verdict import STATED, Boot, Noise, learn_noise
+from pytest_sglang_perf.verdict import STATED, Boot, Noise, Status, compare, learn_noise
 
 
 def history(rng, boot_sd, *, boots=6, trials=4, trial_sd=0.01, drift_sd=0.0, per_session=1):
@@ -112,3 +117,28 @@ def test_the_margin_has_a_floor_of_two_boot_sds():
 def test_noise_without_meaning_is_an_error(fields):
     with pytest.raises(VerdictError):
         Noise(**fields)
+
+
+boots = st.lists(
+    st.builds(
+        Boot,
+        st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4).map(tuple),
+        st.sampled_from(["", "a", "b"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(stored=st.lists(boots, min_size=1, max_size=4), now=boots, alike=st.booleans())
+def test_any_positive_figures_teach_something_that_compare_can_use(stored, now, alike):
+    noise = learn_noise(dict(enumerate(stored)), current={0: now})
+    assert all(math.isfinite(x) and x >= 0 for x in (noise.boot_sd, noise.boot_df, noise.trial_sd, noise.trial_df))
+    assert sum(noise.drift) == pytest.approx(1.0)
+    assert Noise.from_dict(json.loads(json.dumps(noise.to_dict()))) == noise
+    verdict = compare(now, stored[0], margin=0.05, better="lower", noise=noise, alike=alike)
+    assert 0 <= verdict.interval[0] <= verdict.effect <= verdict.interval[1] < math.inf
+    many = compare(now, now, margin=0.05, better="lower", noise=noise, paired=True)
+    assert many.effect == pytest.approx(1.0)
+    assert many.status is not Status.VIOLATED
