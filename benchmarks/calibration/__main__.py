@@ -26,10 +26,10 @@ exactly the margin; at no change it is far rarer. [Verdicts](verdicts.md) explai
 WHY = """
 ## What is not met, and why
 
-* **Unknown drift.** Five sessions cannot show how large the drift is. So the 90 % interval covers up to 95 % where
-  there is none, and down to 82 % where it is as large as the boot noise: with 2 % of each and eight boots of one
-  session judged in a single look, `violated` is wrong in 9 % instead of 8 %. Plans that look at 1, 2, 3, 5 and 8 boots stay
-  below 8 %. More sessions, or pairs, are the remedy, not more boots of today.
+* **Unknown drift.** Five sessions cannot show how large the drift is. So the 90 % interval covers up to 95 %
+  where there is none, and down to 82 % where it is as large as the boot noise: with 2 % of each and eight boots
+  of one session judged in a single look, `violated` is wrong in 9 % instead of 8 %. Plans that look at 1, 2, 3,
+  5 and 8 boots stay below 8 %. More sessions, or pairs, are the remedy, not more boots of today.
 * **Two modes and one new boot.** If one boot in five is slow, five stored boots are all fast in a third of the
   cases, and then a single slow boot looks like a regression whatever the rule: 8 to 9 % instead of 8 %. Plans do
   not decide on one boot unless it is glaring, and stay at 5 to 7 %.
