@@ -225,6 +225,9 @@ class Boots:
                 env.pop(key, None)
             else:
                 env[key] = str(value)
+        # setproctitle, with which sglang names its workers, otherwise overwrites the environment that tells whose
+        # they are: neither a later session nor `reap` could find them.
+        env.setdefault("SPT_NOENV", "1")
         env.update({RUN_VARIABLE: self._run, BOOT_VARIABLE: name, AGENT_VARIABLE: self._agents})
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         try:
