@@ -147,15 +147,14 @@ class World:
         wait_for(lambda: self.look() and session.poll() is not None, "the session ends", SESSION_S, self.output)
         return int(session.returncode)
 
-    def finish_without(self, session: subprocess.Popen[bytes]) -> int:
-        """Assert that the node ends everything of a session that cannot reach it; the session's exit code."""
+    def node_is_clean(self, session: subprocess.Popen[bytes]) -> None:
+        """Assert that the node ends everything of a session that cannot reach it, which itself still runs."""
         here = (session.pid, getattr(procfs.process(session.pid), "start", 0))
 
-        def elsewhere() -> list[Process]:
+        def on_the_node() -> list[Process]:
             return [one for one in self.processes() if (one.pid, one.start) != here]
 
-        wait_for(lambda: not elsewhere(), "nothing of ours runs on the node", PROMISE_S, self.describe)
-        return self.finish(session)
+        wait_for(lambda: not on_the_node(), "nothing of ours runs on the node", PROMISE_S, self.describe)
 
     # -- what runs --------------------------------------------------------------------------------------------
 
