@@ -28,9 +28,9 @@ pytestmark = pytest.mark.chaos
 
 # Fixed by default, so that all xdist workers collect the same tests and a failure can be repeated.
 SEED = int(os.environ.get("SGLANG_PERF_CHAOS_SEED", "20260219"))
-ROUNDS = int(os.environ.get("SGLANG_PERF_CHAOS_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("SGLANG_PERF_CHAOS_ROUNDS", "10"))
 
-_STAGES = ("before or after", "agent", "server", "trial")
+_STAGES = ("before or after", "agent", "server", "trial", "teardown")
 _LONGEST_DELAY_S = 1.5
 
 
@@ -62,9 +62,11 @@ def at_a_random_moment(world: World, session: subprocess.Popen[bytes], kind: str
     # Half of the ways take turns by number, so the stages take turns by pairs.
     stage = _STAGES[number // 2 % len(_STAGES)]
     delay_s = chance.uniform(0.0, _LONGEST_DELAY_S)
-    wait_for(
-        lambda: session.poll() is not None or world.doing() == stage, f"it is at {stage!r}", SESSION_S, world.output
-    )
+
+    def reached() -> bool:
+        return "trial 2 of 2" in world.output() if stage == "teardown" else world.doing() == stage
+
+    wait_for(lambda: session.poll() is not None or reached(), f"it is at {stage!r}", SESSION_S, world.output)
     until = time.monotonic() + delay_s
     while time.monotonic() < until and session.poll() is None:
         world.look()
