@@ -12,8 +12,8 @@ import pytest
 @pytest.mark.parametrize("concurrency", [1, 10, 256, 1024])
 def test_sbo_keeps_its_figures(sglang_perf, concurrency):
     now = sglang_perf.measure(concurrency)
-    assert now.output_throughput >= 0.97 * now.baseline.output_throughput
-    assert now.ttft_p50 <= 1.10 * now.baseline.ttft_p50
+    assert now.output_throughput >= 0.95 * now.baseline.output_throughput
+    assert now.ttft_p50 <= 1.15 * now.baseline.ttft_p50
     assert now.energy_per_token <= 1.05 * now.baseline.energy_per_token
 
 
