@@ -247,10 +247,24 @@ class TestJudge:
         stored = other.boots(metric.name)
         if op == "==":
             return verdict.equivalent(
-                boots, stored, within=bound, noise=noise, confidence=confidence, paired=self._pairs(other)
+                boots,
+                stored,
+                within=bound,
+                noise=noise,
+                confidence=confidence,
+                paired=self._pairs(other),
+                alike=other.side != "control",
             )
         rule = verdict.at_least if op == ">=" else verdict.at_most
-        return rule(boots, stored, bound, noise=noise, confidence=confidence, paired=self._pairs(other))
+        return rule(
+            boots,
+            stored,
+            bound,
+            noise=noise,
+            confidence=confidence,
+            paired=self._pairs(other),
+            alike=other.side != "control",
+        )
 
     def _pairs(self, other: Side) -> bool:
         """Whether boots were taken in ABBA pairs: only against the control, and only where the mark asked for it."""

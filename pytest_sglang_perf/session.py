@@ -493,14 +493,17 @@ class TestPerf:
         session = self.session
         workload = session.suite.workload(self.declaration.workload)
         histories: dict[tuple[str, float], list[verdict.Boot]] = {}
+        current: dict[tuple[str, float], list[verdict.Boot]] = {}
         for server in filter(None, (self.declaration.server, self.declaration.control)):
             fingerprint = session.suite.server(server).fingerprint
             for known in workload.levels:
                 if known == level:
                     continue
                 want = Want(workload.fingerprint, known)
-                boots = session.baseline_boots(server, self.declaration.workload, known, metric)
-                boots += trial_values(session.bench.boots.get(fingerprint, []), want, session.run)(metric)
-                if boots:
-                    histories[server, known] = boots
-        return verdict.learn_noise(histories) if histories else None
+                stored = session.baseline_boots(server, self.declaration.workload, known, metric)
+                new = trial_values(session.bench.boots.get(fingerprint, []), want, session.run)(metric)
+                if stored or new:
+                    histories[server, known] = stored or new
+                if stored and new:
+                    current[server, known] = new
+        return verdict.learn_noise(histories, current=current) if histories else None
