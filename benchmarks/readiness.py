@@ -55,7 +55,8 @@ class Events:
                     if event["event"] == name and event.get("boot") == boot:
                         return arrived, event
                 if not self._changed.wait(deadline - time.monotonic()):
-                    raise SystemExit(f"no {name} of {boot} within {WAIT_S:g} s")
+                    told = [event for _, event in self._events if event.get("boot") == boot]
+                    raise SystemExit(f"no {name} of {boot} within {WAIT_S:g} s, but {told[-5:]}")
 
 
 class Loop(threading.Thread):
