@@ -72,7 +72,7 @@ def test_mark(project: Project, mark: str, expected: str) -> None:
         (("--sglang-trials", "0"), "a number from 1 to 1000"),
         (("--sglang-lease-wait", "soon"), "seconds"),
         (("--sglang-suite", "nowhere.yaml"), "nowhere.yaml"),
-        (("--sglang-changed-since", "no-such-ref"), "needs the suite in a git repository"),
+        (("--sglang-changed-since", "no-such-ref"), "in a git repository, but it is in none"),
     ],
 )
 def test_option(project: Project, args: tuple[str, ...], expected: str) -> None:

@@ -12,7 +12,7 @@ TESTS = """
     @pytest.mark.sglang(server="base", concurrency=8)
     def test_base(sglang_perf):
         now = sglang_perf.measure()
-        assert now.output_throughput >= 0.90 * now.baseline.output_throughput
+        assert now.output_throughput >= 0.6 * now.baseline.output_throughput
 
     @pytest.mark.sglang(server="mscclpp", control="fusion", concurrency=8)
     def test_mscclpp(sglang_perf):
@@ -47,7 +47,7 @@ def test_the_first_run_records_and_the_second_is_judged(project: Project) -> Non
     project.env.setenv("SGLANG_PERF_SIM_SEED", "8")
     second = project.run("-v", "-k", "base", "--sglang-boots", "1-3")
     assert second.ret == 0, second.stdout.str()
-    second.stdout.fnmatch_lines(["*simulated holds*output_throughput >= 0.9 x baseline at concurrency 8*"])
+    second.stdout.fnmatch_lines(["*simulated holds*output_throughput >= 0.6 x baseline at concurrency 8*"])
 
 
 def test_boots_are_added_up_to_five_and_then_nothing_changes(project: Project) -> None:
