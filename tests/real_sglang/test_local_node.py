@@ -70,7 +70,7 @@ def test_baselines_are_recorded_and_met_and_a_real_flag_is_found_to_be_slower(pr
     assert report["session"]["spent"]["boots"] == 2
     assert {m["version"] for m in report["measured"]} == {"0.5.23"}
     assert "simulated" not in text
-    assert left_over(project) == []
+    nothing_is_left(project)
 
 
 def test_a_live_server_can_be_talked_to(project: Project) -> None:
@@ -109,7 +109,7 @@ def test_crashes_at_start_have_their_names(project: Project) -> None:
     result = project.run()
     assert result.ret == 0, result.stdout.str()
     result.stdout.fnmatch_lines(["*3 blocked*"])
-    assert left_over(project) == []
+    nothing_is_left(project)
 
 
 def test_a_held_port_is_found_before_the_launch(project: Project) -> None:
@@ -159,7 +159,7 @@ def test_a_killed_scheduler_is_a_crash_under_load_with_its_level(project: Projec
     assert result.ret == 1
     result.stdout.fnmatch_lines(['*sglang server "base" crashed under load at concurrency 8*'])
     result.stdout.fnmatch_lines(["*sglang::scheduler*died*"])
-    assert left_over(project) == []
+    nothing_is_left(project)
 
 
 def test_a_killed_pytest_leaves_no_server(project: Project) -> None:
@@ -190,6 +190,11 @@ def test_a_killed_pytest_leaves_no_server(project: Project) -> None:
             child.send_signal(signal.SIGKILL)
             child.wait()
     wait_for(lambda: not left_over(project), 17, "all processes of the killed session to be gone")
+
+
+def nothing_is_left(project: Project) -> None:
+    """Pytest orders the end and returns; the agent finishes the job, and sglang's own drain takes 5 s of it."""
+    wait_for(lambda: not left_over(project), 40, "the agent to have stopped everything")
 
 
 def wait_for(condition, limit_s: float, what: str) -> None:
