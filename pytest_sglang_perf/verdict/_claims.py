@@ -9,7 +9,7 @@ That is non-inferiority by a confidence interval, and for `equivalent` the two o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import numpy as np
 from scipy import special
@@ -17,13 +17,15 @@ from scipy import special
 from pytest_sglang_perf.errors import VerdictError
 
 from ._evidence import Evidence, of_difference, of_level
+from ._numbers import LARGEST, as_float, check_confidence, number, shorten
 from ._pairs import of_pairs
-from ._types import Boot, Boots, Estimate, Status, Verdict, as_boots, check_confidence, is_number
+from ._types import Boot, Boots, Estimate, Status, Verdict, as_boots
 
 if TYPE_CHECKING:
     from ._noise import Noise
 
 __all__ = [
+    "How",
     "at_least",
     "at_least_value",
     "at_most",
@@ -36,18 +38,29 @@ __all__ = [
 
 _MOST_BOOTS = 50
 _LIKELY = 0.8
+#: An interval that reaches further than this says nothing, whatever its end; and no report can hold infinity.
+_WIDEST = math.log(1e15)
+
+
+class How(TypedDict, total=False):
+    """What every claim about two sides may be told.
+
+    Attributes:
+        noise: Learned noise of this metric and level; its own boots must not be in it (`learn_noise`).
+        confidence: Of the interval; 0.90 unless given.
+        paired: ``candidate[i]`` and ``reference[i]`` ran one after the other, in `abba` order.
+        alike: Both sides are one configuration (a gate against its own baseline), so that their boots spread alike;
+            true unless given. Say False for a control: another configuration may be noisier.
+    """
+
+    noise: Noise | None
+    confidence: float
+    paired: bool
+    alike: bool
 
 
 def compare(
-    candidate: Boots,
-    reference: Boots,
-    *,
-    margin: float,
-    better: Literal["higher", "lower"],
-    noise: Noise | None = None,
-    confidence: float = 0.90,
-    paired: bool = False,
-    alike: bool = True,
+    candidate: Boots, reference: Boots, *, margin: float, better: Literal["higher", "lower"], **how: Unpack[How]
 ) -> Verdict:
     """Not worse than the reference by more than the margin?
 
@@ -56,11 +69,7 @@ def compare(
         reference: Boots it is judged against.
         margin: Tolerated worsening as a share, 0.05 for 5 %.
         better: Which direction of the metric is good.
-        noise: Learned noise of this metric and level; its own boots must not be in it (`NoiseTable.at`).
-        confidence: Of the interval.
-        alike: Both sides are one configuration (a gate against its own baseline), so that their boots spread alike. Say
-            False for a control: another configuration may be noisier.
-        paired: ``candidate[i]`` and ``reference[i]`` ran one after the other, in ABBA order.
+        how: ``noise``, ``confidence``, ``paired``, ``alike``: see `How`.
 
     Raises:
         VerdictError: If the question has no meaning: no boots, values that are not positive, a margin out of
@@ -68,76 +77,43 @@ def compare(
     """
     if better not in ("higher", "lower"):
         raise VerdictError(f"better must be 'higher' or 'lower', got {better!r}")
-    _number("margin", margin, low=0.0, high=1.0 if better == "higher" else math.inf)
+    tolerated = number("margin", margin, least=0.0, below=1.0 if better == "higher" else LARGEST)
     if better == "higher":
-        return at_least(
-            candidate, reference, 1 - margin, noise=noise, confidence=confidence, paired=paired, alike=alike
-        )
-    return at_most(candidate, reference, 1 + margin, noise=noise, confidence=confidence, paired=paired, alike=alike)
+        return at_least(candidate, reference, 1 - tolerated, **how)
+    return at_most(candidate, reference, 1 + tolerated, **how)
 
 
-def at_least(
-    candidate: Boots,
-    reference: Boots,
-    factor: float,
-    *,
-    noise: Noise | None = None,
-    confidence: float = 0.90,
-    paired: bool = False,
-    alike: bool = True,
-) -> Verdict:
+def at_least(candidate: Boots, reference: Boots, factor: float, **how: Unpack[How]) -> Verdict:
     """``candidate >= factor * reference``: superiority for factors above 1, non-inferiority below."""
-    _number("factor", factor)
-    return _relative(candidate, reference, (factor, math.inf), ">=", noise, confidence, paired=paired, alike=alike)
+    return _relative(candidate, reference, (number("factor", factor), math.inf), ">=", **how)
 
 
-def at_most(
-    candidate: Boots,
-    reference: Boots,
-    factor: float,
-    *,
-    noise: Noise | None = None,
-    confidence: float = 0.90,
-    paired: bool = False,
-    alike: bool = True,
-) -> Verdict:
+def at_most(candidate: Boots, reference: Boots, factor: float, **how: Unpack[How]) -> Verdict:
     """``candidate <= factor * reference``."""
-    _number("factor", factor)
-    return _relative(candidate, reference, (0.0, factor), "<=", noise, confidence, paired=paired, alike=alike)
+    return _relative(candidate, reference, (0.0, number("factor", factor)), "<=", **how)
 
 
-def equivalent(
-    candidate: Boots,
-    reference: Boots,
-    *,
-    within: float,
-    noise: Noise | None = None,
-    confidence: float = 0.90,
-    paired: bool = False,
-    alike: bool = True,
-) -> Verdict:
+def equivalent(candidate: Boots, reference: Boots, *, within: float, **how: Unpack[How]) -> Verdict:
     """No effect beyond ``within`` either way: the ratio lies in 1 - within .. 1 + within."""
-    _number("within", within, high=1.0)
-    return _relative(
-        candidate, reference, (1 - within, 1 + within), "within", noise, confidence, paired=paired, alike=alike
-    )
+    share = number("within", within, below=1.0)
+    return _relative(candidate, reference, (1 - share, 1 + share), "within", **how)
 
 
 def at_least_value(candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90) -> Verdict:
     """``candidate >= limit``, in the metric's unit."""
-    return _absolute(candidate, (_number("limit", limit), math.inf), ">=", noise, confidence)
+    return _absolute(candidate, (number("limit", limit), math.inf), ">=", noise, confidence)
 
 
 def at_most_value(candidate: Boots, limit: float, *, noise: Noise | None = None, confidence: float = 0.90) -> Verdict:
     """``candidate <= limit``, in the metric's unit."""
-    return _absolute(candidate, (0.0, _number("limit", limit)), "<=", noise, confidence)
+    return _absolute(candidate, (0.0, number("limit", limit)), "<=", noise, confidence)
 
 
 def exact(value: float, relation: Literal["<=", ">=", "==", "<", ">", "!="], limit: float) -> Verdict:
     """A claim about a figure without noise: failed requests, crashes, tokens at temperature 0."""
-    for name, figure in (("value", value), ("limit", limit)):
-        if not is_number(figure) or math.isnan(float(figure)):
-            raise VerdictError(f"an exact claim needs numbers; the {name} is {figure!r}")
+    for name, given in (("value", value), ("limit", limit)):
+        if as_float(given) is None:
+            raise VerdictError(f"an exact claim needs finite numbers; the {name} is {shorten(given)}")
     answers = {
         "<=": value <= limit,
         ">=": value >= limit,
@@ -174,8 +150,8 @@ def estimate(boots: Boots, *, noise: Noise | None = None, confidence: float = 0.
     evidence = of_level(mine, noise)
     low, high = _interval(evidence, confidence)
     return Estimate(
-        value=math.exp(evidence.centre),
-        interval=(math.exp(low), math.exp(high)),
+        value=_exp(evidence.centre),
+        interval=(_exp(low), _exp(high)),
         boots=len(mine),
         trials=_trials(mine),
         method=evidence.method,
@@ -189,11 +165,11 @@ def _relative(
     reference: Boots,
     region: tuple[float, float],
     relation: str,
-    noise: Noise | None,
-    confidence: float,
     *,
-    paired: bool,
-    alike: bool,
+    noise: Noise | None = None,
+    confidence: float = 0.90,
+    paired: bool = False,
+    alike: bool = True,
 ) -> Verdict:
     check_confidence(confidence)
     ours, theirs = as_boots(candidate, "candidate"), as_boots(reference, "reference")
@@ -247,8 +223,8 @@ def _judge(
         chances.append(float(evidence.distribution.below(top)))
     return Verdict(
         status=status,
-        effect=math.exp(evidence.centre),
-        interval=(math.exp(low), math.exp(high)),
+        effect=_exp(evidence.centre),
+        interval=(_exp(low), _exp(high)),
         method=evidence.method,
         boots=(len(boots[0]), len(boots[1])),
         trials=(_trials(boots[0]), _trials(boots[1])),
@@ -259,7 +235,7 @@ def _judge(
         relation=relation,
         p_value=min(max(min(chances), 0.0), 1.0),
         drift_sd=evidence.drift_sd,
-        trend=None if evidence.trend is None else math.exp(evidence.trend),
+        trend=None if evidence.trend is None else _exp(evidence.trend),
         sides=sides,
     )
 
@@ -296,11 +272,5 @@ def _trials(boots: tuple[Boot, ...]) -> int:
     return sum(len(boot.trials) for boot in boots)
 
 
-def _number(name: str, value: float, *, low: float = 0.0, high: float = math.inf) -> float:
-    """A finite number above ``low`` (or equal, for margins) and below ``high``."""
-    fits = is_number(value) and math.isfinite(float(value))
-    if not fits or not (low <= float(value) < high) or (float(value) == 0 and name != "margin"):
-        floor = "of at least" if name == "margin" else "above"
-        ceiling = "" if high == math.inf else f" and below {high:g}"
-        raise VerdictError(f"{name} must be a number {floor} {low:g}{ceiling}, got {value!r}")
-    return float(value)
+def _exp(log: float) -> float:
+    return math.exp(min(max(log, -_WIDEST), _WIDEST))

@@ -12,6 +12,7 @@ from scipy import special
 from pytest_sglang_perf.errors import VerdictError
 
 from ._model import FLOOR_SD
+from ._numbers import LARGEST, is_count, number, shorten
 from ._stability import kendall_p, theil_sen
 from ._types import Boots, as_boots
 
@@ -75,8 +76,9 @@ def change_points(series: Boots, *, alpha: float = 0.01, least: int = 2) -> tupl
         least: Boots of a level; with 2, one strange boot is never a change.
     """
     values = _means(series)
-    if not 0 < alpha < 1 or least < 2:
-        raise VerdictError(f"change points need 0 < alpha < 1 and least >= 2, got {alpha} and {least}")
+    number("alpha", alpha, below=1.0)
+    if not is_count(least) or least < 2:
+        raise VerdictError(f"a level needs two boots at least, got least={shorten(least)}")
     found = _partition(values - values.mean(), least)
     while True:
         edges = [0, *found, len(values)]
@@ -103,6 +105,10 @@ def slow_drift(
 
     Exact Mann-Kendall test and Theil-Sen slope over the boots in the order of time.
     """
+    if better not in ("higher", "lower"):
+        raise VerdictError(f"better must be 'higher' or 'lower', got {shorten(better)}")
+    number("margin", margin, below=1.0 if better == "higher" else LARGEST)
+    number("alpha", alpha, below=1.0)
     values = _means(series)
     if len(values) < _WINDOW:
         return None

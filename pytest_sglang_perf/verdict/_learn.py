@@ -10,15 +10,18 @@ disagreeing levels are worth little.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
 
+from pytest_sglang_perf.errors import VerdictError
+
 from ._model import Layout, likelihood
 from ._noise import DRIFT_SHARES, STATED, Noise
+from ._numbers import shorten
 from ._types import Boot, Boots, as_boots
 
 if TYPE_CHECKING:
@@ -63,12 +66,12 @@ def learn_noise(
     Returns:
         Spread between boots, spread between trials, and the belief in drift between sessions.
     """
-    items = dict(histories if isinstance(histories, Mapping) else enumerate(histories))
+    items = _by_key(histories)
     fresh = current or {}
     levels = [
         (as_boots(boots, "history"), as_boots(fresh[key], "current") if fresh.get(key) else ())
         for key, boots in items.items()
-        if len(boots) > 0 and (leave_out is None or key != leave_out)
+        if not (isinstance(boots, Sequence) and len(boots) == 0) and (leave_out is None or key != leave_out)
     ]
     trial_sd, trial_df = _trial_noise([old + new for old, new in levels])
     usable = [(old, new) for old, new in levels if len(old) > 1 or len(new) > 1]
@@ -85,6 +88,14 @@ def learn_noise(
         drift=tuple(float(weight) for weight in drift),
         source=f"learned from {count} boots over {len(usable)} level{'s' if len(usable) > 1 else ''}",
     )
+
+
+def _by_key(histories: object) -> dict[Any, Any]:
+    if isinstance(histories, Mapping):
+        return dict(histories)
+    if isinstance(histories, Iterable) and not isinstance(histories, (str, bytes)):
+        return dict(enumerate(histories))
+    raise VerdictError(f"noise is learned from the boots of several levels, not from {shorten(histories)}")
 
 
 def pool(log_likelihoods: Array, drift: tuple[float, ...]) -> tuple[Array, Array, Array]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_sglang_perf.errors import VerdictError
 
-from ._types import is_number
+from ._numbers import as_float, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,10 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _order(p_values: Sequence[float]) -> list[int]:
+    if not isinstance(p_values, (list, tuple)):
+        raise VerdictError(f"p-values come as a list, not as {shorten(p_values)}")
     for index, p in enumerate(p_values):
-        if not is_number(p) or not 0 <= p <= 1:
-            raise VerdictError(f"p-value {index} is {p!r}, not a number between 0 and 1")
+        figure = as_float(p)
+        if figure is None or not 0 <= figure <= 1:
+            raise VerdictError(f"p-value {index} is {shorten(p)}, not a number between 0 and 1")
     return sorted(range(len(p_values)), key=lambda index: p_values[index])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf.errors import VerdictError
 
+from ._numbers import LARGEST, as_float, items, number, shorten
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -18,6 +20,8 @@ DRIFT_SHARES = (0.0, 0.2, 0.5, 0.8, 0.95)
 #: Stated prior belief in each point: rather none than some. Chosen by calibration
 #: (docs/explanation/calibration.md).
 DRIFT_WEIGHTS = (0.46, 0.12, 0.16, 0.15, 0.11)
+#: Of a log. What is learned from figures of all sizes stays below.
+_MOST_SD = 100.0
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,18 @@ class Noise:
 
     def __post_init__(self) -> None:
         for name in ("boot_sd", "boot_df", "trial_sd", "trial_df"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise VerdictError(f"noise: {name} must be a number of at least 0, got {value!r}")
+            number(f"noise: {name}", getattr(self, name), least=0.0, below=_MOST_SD if name.endswith("sd") else LARGEST)
         if self.boot_df > 0 and self.boot_sd == 0:
             raise VerdictError("noise: boot_sd is 0 with boot_df above 0; no server repeats exactly")
-        if len(self.drift) != len(DRIFT_SHARES) or min(self.drift) < 0 or not sum(self.drift) > 0:
-            raise VerdictError(f"noise: drift needs {len(DRIFT_SHARES)} weights, got {self.drift!r}")
+        weights = [as_float(weight) for weight in items(self.drift)]
+        known = [weight for weight in weights if weight is not None and 0 <= weight < LARGEST]
+        if len(known) != len(weights) or len(known) != len(DRIFT_SHARES) or not sum(known) > 0:
+            raise VerdictError(f"noise: drift needs {len(DRIFT_SHARES)} weights, got {shorten(self.drift)}")
 
     @classmethod
     def stated(cls, boot_sd: float, *, trial_sd: float = 0.0, df: float = 4.0) -> Noise:
         """A belief that somebody writes down, as if ``df`` + 1 boots had shown it."""
+        number("boot_sd", boot_sd, below=_MOST_SD)
         return cls(boot_sd, df, trial_sd, df if trial_sd else 0.0, source=f"stated prior: boot sd {boot_sd:.1%}")
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_sglang_perf.errors import VerdictError
 
 from ._claims import compare, equivalent
+from ._numbers import MOST_BOOTS, is_count, items, shorten
 from ._types import Boot, Status, Verdict
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def abba(pairs: int) -> tuple[tuple[Literal["reference", "candidate"], ...], ...
 
     Within every two pairs a steady drift of the node then adds as much to one side as to the other.
     """
+    if not is_count(pairs) or not 1 <= pairs <= MOST_BOOTS:
+        raise VerdictError(f"a paired plan has 1 to {MOST_BOOTS} pairs, got {shorten(pairs)}")
     forth: tuple[Literal["reference", "candidate"], ...] = ("reference", "candidate")
     return tuple(forth if index % 2 == 0 else forth[::-1] for index in range(pairs))
 
@@ -40,7 +43,7 @@ def paired(
     ``trend`` of the verdict is the node's movement per boot; a warning says when an odd number of pairs lets
     part of it into the effect. The other claims take ``paired=True``.
     """
-    if not pairs or any(len(pair) != 2 for pair in pairs):
+    if not items(pairs) or any(len(items(pair)) != 2 for pair in pairs):
         raise VerdictError("a paired plan needs at least one (candidate, reference) pair of boots")
     return compare(
         [candidate for candidate, _ in pairs],

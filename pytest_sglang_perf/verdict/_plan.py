@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from scipy import special
 
 from pytest_sglang_perf.errors import VerdictError
 
+from ._numbers import MOST_BOOTS, as_float, check_confidence, is_count, items, shorten
 from ._spending import Spending, nominal_levels
-from ._types import Status, Verdict, check_confidence
+from ._types import Status, Verdict, as_boots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +44,20 @@ class SequentialPlan:
 
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
-        rising = all(b > a for a, b in zip((0, *self.looks), self.looks, strict=False))
-        if not self.looks or not rising or any(not isinstance(n, int) for n in self.looks):
-            raise VerdictError(f"a plan needs rising whole numbers of boots at its looks, got {self.looks!r}")
-        if self.reference < 0 or not 0 <= self.taken <= len(self.looks):
-            raise VerdictError(f"a plan cannot have {self.reference} reference boots and {self.taken} looks taken")
+        looks = self.looks
+        counts = (*items(looks), self.reference, self.taken)
+        if len(counts) < 3 or not all(map(is_count, counts)):
+            raise VerdictError(f"a plan needs rising whole numbers of boots at its looks, got {shorten(looks)}")
+        if (
+            any(b <= a for a, b in zip((0, *looks), looks, strict=False))
+            or len(looks) > MOST_BOOTS
+            or looks[-1] > MOST_BOOTS
+        ):
+            raise VerdictError(f"a plan needs rising numbers of boots, at most {MOST_BOOTS}, got {shorten(looks)}")
+        if self.taken > len(looks):
+            raise VerdictError(f"a plan of {len(looks)} looks cannot have {self.taken} of them taken")
+        if self.spending not in get_args(Spending):
+            raise VerdictError(f"spending is one of {', '.join(get_args(Spending))}, got {shorten(self.spending)}")
         object.__setattr__(self, "_levels", nominal_levels(self._information(), self._alpha, self.spending))
 
     _levels = ()  # filled above; not a field, because it follows from the others
@@ -78,7 +88,7 @@ class SequentialPlan:
 
     def confidence_at(self, look: int) -> float:
         """Confidence to judge look 1, 2, ... with."""
-        if not 1 <= look <= len(self.looks):
+        if not is_count(look) or not 1 <= look <= len(self.looks):
             raise VerdictError(f"look {look} is not one of the {len(self.looks)} of this plan")
         return 1 - 2 * self.levels[look - 1]
 
@@ -157,17 +167,20 @@ class TrialPlan:
 
     def __post_init__(self) -> None:
         check_confidence(self.confidence)
-        if not 0 < self.precision < 1 or not 2 <= self.least <= self.most:
+        precision = as_float(self.precision)
+        counts = is_count(self.least) and is_count(self.most)
+        if precision is None or not 0 < precision < 1 or not counts or not 2 <= self.least <= self.most:
             raise VerdictError(
                 "a trial plan needs 0 < precision < 1 and 2 <= least <= most,"
-                f" got {self.precision}, {self.least} and {self.most}"
+                f" got {shorten(self.precision)}, {shorten(self.least)} and {shorten(self.most)}"
             )
 
     def half_width(self, trials: Sequence[float]) -> float:
         """Half-width of the t interval of the mean log."""
         if len(trials) < 2:
             return math.inf
-        logs = np.log(np.asarray(trials, dtype=float))
+        (boot,) = as_boots([trials], "plan")
+        logs = np.log(np.asarray(boot.trials))
         t = float(special.stdtrit(len(logs) - 1, 1 - (1 - self.confidence) / 2))
         return t * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
+from ._numbers import number
 from ._types import Boot, Boots, as_boots
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ def stability(
         trial_sd: Largest believable sd between trials of a boot. Closed loops at saturation reach 15 % in
             earnest.
         boot_sd: Largest believable sd between boots.
+
+    Raises:
+        VerdictError: A bound that is no positive number, or boots that `compare` would refuse.
     """
+    for name, bound in (("trend", trend), ("modes", modes), ("trial_sd", trial_sd), ("boot_sd", boot_sd)):
+        number(name, bound)
     checked = as_boots(boots, "measurement")
     reasons = [
         _trend_reason(checked, trend),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from numbers import Real
 from typing import Any, TypeAlias
 
 from pytest_sglang_perf.errors import VerdictError
 
-__all__ = ["Boot", "Boots", "Estimate", "Status", "Verdict", "as_boots", "check_confidence", "is_number"]
+from ._numbers import LARGEST, SMALLEST, is_number, shorten
+
+__all__ = ["Boot", "Boots", "Estimate", "Status", "Verdict", "as_boots"]
 
 
 @dataclass(frozen=True)
@@ -150,38 +152,40 @@ def as_boots(boots: Boots, side: str) -> tuple[Boot, ...]:
 
 
 def _as_boot(boot: Boot | Sequence[float], side: str, index: int) -> Boot:
-    if not isinstance(boot, Boot):
-        if isinstance(boot, (str, bytes)) or not hasattr(boot, "__iter__"):
-            raise VerdictError(
-                f"boot {index} of the {side} must be a sequence of trial values, got {boot!r}"
-                " (a single boot is written [[value, ...]])"
-            )
-        boot = Boot(tuple(boot))
-    if not boot.trials:
+    session, unit = (boot.session, boot.unit) if isinstance(boot, Boot) else ("", "")
+    trials = boot.trials if isinstance(boot, Boot) else boot
+    if isinstance(trials, (str, bytes, Mapping, AbstractSet)) or not isinstance(trials, Iterable):
+        raise VerdictError(
+            f"boot {index} of the {side} must be a sequence of trial values, got {shorten(trials)}"
+            " (a single boot is written [[value, ...]])"
+        )
+    values = tuple(
+        _value(value, f"trial {n} in boot {index} of the {side}") for n, value in enumerate(tuple(trials), start=1)
+    )
+    if not values:
         raise VerdictError(f"boot {index} of the {side} has no trials")
-    values: list[float] = []
-    for number, value in enumerate(boot.trials, start=1):
-        where = f"trial {number} in boot {index} of the {side}"
-        if not is_number(value):
-            raise VerdictError(f"{where} is {value!r}, not a number")
-        figure = float(value)
-        if not math.isfinite(figure):
-            raise VerdictError(f"{where} is {figure}: a trial without a figure must be left out and said so")
-        if figure <= 0:
-            raise VerdictError(
-                f"{where} is {figure:g}; ratios need positive values. Counts that may be 0 are exact metrics"
-            )
-        values.append(figure)
-    return Boot(tuple(values), str(boot.session), str(boot.unit))
+    return Boot(values, str(session), str(unit))
 
 
-def is_number(value: object) -> bool:
-    """Whether this is a real number (numpy's too); True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _value(value: object, where: str) -> float:
+    if not is_number(value):
+        raise VerdictError(f"{where} is {shorten(value)}, not a number")
+    figure = _float(value)
+    if not math.isfinite(figure):
+        raise VerdictError(f"{where} is {figure}: a trial without a figure must be left out and said so")
+    if figure <= 0:
+        raise VerdictError(
+            f"{where} is {figure:g}; ratios need positive values. Counts that may be 0 are exact metrics"
+        )
+    if not SMALLEST <= figure <= LARGEST:
+        raise VerdictError(
+            f"{where} is {figure:g}, which no server measures: figures lie between {SMALLEST:g} and {LARGEST:g}"
+        )
+    return figure
 
 
-def check_confidence(confidence: float) -> float:
-    """Raise unless it is a share between a half and one."""
-    if not is_number(confidence) or not 0.5 < float(confidence) < 1:
-        raise VerdictError(f"confidence must lie between 0.5 and 1, got {confidence!r}")
-    return float(confidence)
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond 1e308
+        return math.inf
