@@ -122,7 +122,7 @@ def exact(value: float, relation: Literal["<=", ">=", "==", "<", ">", "!="], lim
         ">": value > limit,
         "!=": value != limit,
     }
-    if relation not in answers:
+    if relation not in list(answers):  # whatever was given need not be hashable
         raise VerdictError(f"relation {relation!r} is not known; use one of {', '.join(answers)}")
     true = answers[relation]
     figure = float(value)

@@ -58,7 +58,7 @@ class Noise:
     @classmethod
     def stated(cls, boot_sd: float, *, trial_sd: float = 0.0, df: float = 4.0) -> Noise:
         """A belief that somebody writes down, as if ``df`` + 1 boots had shown it."""
-        number("boot_sd", boot_sd, below=_MOST_SD)
+        boot_sd = number("boot_sd", boot_sd, below=_MOST_SD)
         return cls(boot_sd, df, trial_sd, df if trial_sd else 0.0, source=f"stated prior: boot sd {boot_sd:.1%}")
 
     @property

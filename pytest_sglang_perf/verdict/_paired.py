@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_sglang_perf.errors import VerdictError
 
 from ._claims import compare, equivalent
-from ._numbers import MOST_BOOTS, is_count, items, shorten
+from ._numbers import MOST_BOOTS, is_count, items, number, shorten
 from ._types import Boot, Status, Verdict
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ def canary(
     warning says so. ``inconclusive`` is a canary too noisy to guard anything, as one boot on each side is
     without learned noise.
     """
-    verdict = equivalent(after, before, within=within, noise=noise)
+    share = number("within", within, below=1.0)
+    verdict = equivalent(after, before, within=share, noise=noise)
     low, high = verdict.interval
     told = f"the canary ran at {low:.1%} to {high:.1%} of its earlier figure"
     if verdict.status is Status.VIOLATED:
-        words = f"the node itself moved: {told}, allowed {1 - within:.1%} to {1 + within:.1%}"
+        words = f"the node itself moved: {told}, allowed {1 - share:.1%} to {1 + share:.1%}"
     elif verdict.status is Status.INCONCLUSIVE:
         words = f"the canary cannot exclude that the node moved: {told}"
     else:

@@ -177,10 +177,10 @@ class TrialPlan:
 
     def half_width(self, trials: Sequence[float]) -> float:
         """Half-width of the t interval of the mean log."""
-        if len(trials) < 2:
+        values = _values(trials)
+        if len(values) < 2:
             return math.inf
-        (boot,) = as_boots([trials], "plan")
-        logs = np.log(np.asarray(boot.trials))
+        logs = np.log(np.asarray(values))
         t = float(special.stdtrit(len(logs) - 1, 1 - (1 - self.confidence) / 2))
         return t * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
 
@@ -189,9 +189,13 @@ class TrialPlan:
 
         Stein's two-stage rule (Ann. Math. Stat. 16, 1945), one trial at a time.
         """
-        n = len(trials)
+        n = len(_values(trials))
         if n < self.least:
             return self.least - n
         if n >= self.most or self.half_width(trials) <= self.precision:
             return 0
         return 1
+
+
+def _values(trials: Sequence[float]) -> tuple[float, ...]:
+    return () if isinstance(trials, (list, tuple)) and not trials else as_boots([trials], "plan")[0].trials
