@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic_ns
-from typing import Any, Optional
+from typing import Any, List, Optional
 
-from ._http1 import HttpError
+from ._http1 import SIZES, HttpError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,15 +28,18 @@ if TYPE_CHECKING:
 
 
 DECODE_AT_BYTES = 32768
+_HOLD = 2 * DECODE_AT_BYTES  # stamps and bodies take turns in a list, so it is twice as long as there are bodies
 
 
 class Connection(asyncio.Protocol):
     """Writes a request, stamps what comes back. Stamps are taken before anything else is done with the bytes."""
 
-    __slots__ = ("_owner", "closed", "exchange", "last_ns", "reused", "transport")
+    __slots__ = ("_between", "_owner", "_pending", "closed", "exchange", "last_ns", "reused", "transport")
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
+        self._between = False  # chunks: all bytes so far belong to whole ones
+        self._pending: List[Any] = []  # of the exchange
         self.transport: Any = None
         self.exchange: Optional[Exchange] = None
         self.closed = False
@@ -49,6 +52,7 @@ class Connection(asyncio.Protocol):
     def send(self, exchange: Exchange) -> None:
         """Hand the request to the socket; its clock starts here."""
         self.exchange = exchange
+        self._pending = exchange.pending
         now = monotonic_ns()
         exchange.sent_ns = self.last_ns = now
         if not exchange.scheduled_ns:
@@ -56,12 +60,26 @@ class Connection(asyncio.Protocol):
         self.transport.write(exchange.payload)
 
     def data_received(self, data: bytes) -> None:
-        now = monotonic_ns()
+        self.last_ns = now = monotonic_ns()
+        # Nearly every read is one whole chunk of a size met before. This is what an event costs, so it is written out.
+        if self._between:
+            at = data.find(b"\r\n", 1, 18)
+            size = len(data) - at - 4
+            if SIZES.get(data[:at]) == size and data.endswith(b"\r\n"):
+                pending = self._pending
+                pending.append(now)
+                pending.append(data[at + 2 : -2])
+                if len(pending) * size > _HOLD:
+                    self._offer()
+                return
+        self._received(now, data)
+
+    def _received(self, now: int, data: bytes) -> None:
+        """Any other read: the head, the end, a part of a chunk, several of them."""
         exchange = self.exchange
         if exchange is None:  # bytes that nobody asked for: the connection cannot be trusted any more
             self.abort()
             return
-        self.last_ns = now
         response = exchange.response
         try:
             body = response.feed(data)
@@ -69,14 +87,20 @@ class Connection(asyncio.Protocol):
             exchange.error = str(error)
             self.abort()
             return
+        self._between = response.between
         if body:
-            exchange.pending.append(now)
-            exchange.pending.append(body)
-            exchange.pending_bytes += len(body)
-            if exchange.pending_bytes > DECODE_AT_BYTES and not exchange.queued:
-                self._owner.arrived(exchange)
+            self._pending.append(now)
+            self._pending.append(body)
+            if len(self._pending) * len(body) > _HOLD:
+                self._offer()
         if response.done:
             self._end(now)
+
+    def _offer(self) -> None:
+        """Long answers are decoded before their end, or their bytes would pile up."""
+        exchange = self.exchange
+        if exchange is not None and not exchange.queued:
+            self._owner.arrived(exchange)
 
     def _end(self, now: int) -> None:
         exchange = self.exchange

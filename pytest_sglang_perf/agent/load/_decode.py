@@ -7,7 +7,8 @@ one, or none (a role, an empty text while a character is incomplete, the closing
 
 Keys are searched in the raw bytes rather than by decoding every event. That is exact: inside a JSON string every
 quote is escaped, so ``"completion_tokens":`` cannot occur in a model's text. It is also several times as fast as
-decoding, and a plain search is several times as fast as a regular expression.
+decoding, and a plain search is several times as fast as a regular expression. Nearly every event does nothing but raise
+the count; :meth:`Decoder.take` reads those in one go, and leaves all others to :meth:`Decoder.feed`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from ._sse import EventSplitter
 
 _TOKENS = b'"completion_tokens"'
+_COUNT = _TOKENS + b":"
+_SKIP, _REACH = len(_COUNT), len(_COUNT) + 12
 _FINISH = b'"finish_reason"'
 _TIMES = (("e2e_latency", "e2e_s"), ("first_token_latency", "ttft_s"), ("queue_time", "queue_s"))
 _NUMBER = re.compile(rb"\s*:\s*(\d+)")
 _NOT_NULL = re.compile(rb"\s*:\s*[^n\s]")
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)"\s*:\s*"(?!")')
 _ERROR = b'"error"'
-_STAMP = re.compile(rb'"sent_ns"\s*:\s*(\d+)')
+_NATIVE = b'"meta_info"'
+_SENT = b'"sent_ns"'
 
 
 class Decoder:
@@ -43,14 +47,15 @@ class Decoder:
     """
 
     __slots__ = (
-        "_closing", "_counted", "_finish", "_keep", "_splitter", "bodies", "chunks", "done", "error",
-        "idle_events", "lags", "tokens",
+        "_closing", "_counted", "_finish", "_keep", "_native", "_splitter", "bodies", "chunks", "done",
+        "error", "idle_events", "lags", "tokens",
     )  # fmt: skip
 
     def __init__(self, *, keep_bodies: bool = False, stamped: bool = False) -> None:
         self._splitter = EventSplitter()
         self._keep = keep_bodies
         self._counted = True
+        self._native = False  # and then the closing event says how the answer finished
         self._finish: Optional[bytes] = None
         self._closing: Optional[bytes] = None
         self.bodies: List[str] = []
@@ -60,6 +65,40 @@ class Decoder:
         self.idle_events = 0
         self.tokens: Optional[int] = None
         self.lags: Optional[array[int]] = array("q") if stamped else None
+
+    def take(self, pieces: Sequence[Any], count: int) -> None:
+        """Take ``count`` items of arrival times and body bytes in turn; :meth:`feed` for each pair, in less time."""
+        chunks, lags = self.chunks, self.lags
+        whole = b"".join(pieces[1:count:2])
+        simple = not self._keep and whole.rfind(_ERROR) < 0 and b"\r" not in whole
+        plain = simple and self._counted and self._splitter.clean
+        native = self._native
+        tokens = self.tokens or 0
+        last: Optional[bytes] = None
+        for i in range(0, count, 2):
+            arrival_ns, body = pieces[i], pieces[i + 1]
+            if plain and body.find(b"\n") == len(body) - 2 and body.endswith(b"\n") and body.startswith(b"data: "):
+                at = body.rfind(_COUNT)
+                digits = body[at + _SKIP : body.find(b",", at, at + _REACH)]
+                if not digits.isdigit():
+                    digits = body[at + _SKIP : body.find(b"}", at, at + _REACH)]
+                if at > 0 and digits.isdigit() and (native or _unfinished(body)):
+                    found = int(digits)
+                    if found > tokens:
+                        tokens = found
+                        chunks.append(arrival_ns)
+                        chunks.append(found)
+                        last = body
+                        if lags is not None:
+                            self._lag(arrival_ns, body)
+                        continue
+            if last is not None:
+                self.tokens, self._closing, last = tokens, last[6:-2], None
+            self.feed(arrival_ns, body)
+            tokens, native = self.tokens or 0, self._native
+            plain = simple and self._counted and self._splitter.clean
+        if last is not None:
+            self.tokens, self._closing = tokens, last[6:-2]
 
     def feed(self, arrival_ns: int, body: bytes) -> None:
         """Take body bytes that arrived at ``arrival_ns``; an event arrives with its last byte."""
@@ -73,13 +112,10 @@ class Decoder:
 
     def _event(self, arrival_ns: int, event: bytes) -> None:
         if self.lags is not None:
-            stamp = _STAMP.search(event)
-            if stamp is not None:
-                self.lags.append(arrival_ns)
-                self.lags.append(arrival_ns - int(stamp.group(1)))
+            self._lag(arrival_ns, event)
         at = event.rfind(_TOKENS)
         found = None if at < 0 else _NUMBER.match(event, at + len(_TOKENS))
-        if (found is None or _ERROR in event) and self._special(event):
+        if (found is None or event.rfind(_ERROR) >= 0) and self._special(event):
             return
         if found is not None:
             count = int(found.group(1))
@@ -93,14 +129,20 @@ class Decoder:
                 self.tokens = count
                 self.idle_events += 1
             self._closing = event
+            self._native = _NATIVE in event
         elif _TEXT.search(event):
             self._counted = False
             self._chunk(arrival_ns, None, event)
         else:
             self.idle_events += 1
-        at = event.rfind(_FINISH)
-        if at >= 0 and not event.startswith(b":null", at + len(_FINISH)) and _NOT_NULL.match(event, at + len(_FINISH)):
+        if not _unfinished(event) and _NOT_NULL.match(event, event.rfind(_FINISH) + len(_FINISH)):
             self._finish = event
+
+    def _lag(self, arrival_ns: int, event: bytes) -> None:
+        sent = _NUMBER.match(event, event.rfind(_SENT) + len(_SENT))
+        if sent is not None and self.lags is not None:
+            self.lags.append(arrival_ns)
+            self.lags.append(arrival_ns - int(sent.group(1)))
 
     def _chunk(self, arrival_ns: int, count: Optional[int], event: bytes) -> None:
         self.chunks.append(arrival_ns)
@@ -113,7 +155,7 @@ class Decoder:
         if event == b"[DONE]":
             self.done = True
             return True
-        if _ERROR in event or not event.startswith(b"{"):
+        if event.rfind(_ERROR) >= 0 or not event.startswith(b"{"):
             data = _loads(event)
             if data is None:
                 self.error = "not JSON: " + event[:200].decode("utf-8", "replace")
@@ -156,6 +198,11 @@ class Decoder:
             "text": None,
             "ids": None,
         }
+
+
+def _unfinished(event: bytes) -> bool:
+    at = event.rfind(_FINISH)
+    return at < 0 or event.startswith(b":null", at + len(_FINISH))
 
 
 def _loads(event: bytes) -> Optional[Dict[str, Any]]:

@@ -159,7 +159,7 @@ class Digester:
         """Decode what this exchange has; finish it when it has ended."""
         if not exchange.queued:
             exchange.queued = True
-            self._waiting_bytes += exchange.pending_bytes
+            self._waiting_bytes += sum(map(len, exchange.pending[1::2]))
             self._queue.append(exchange)
             self._wake()
 
@@ -197,23 +197,18 @@ class Digester:
         pending = exchange.pending
         count = min(len(pending), 2 * pieces)
         if exchange.response.status == 200:
-            feed = exchange.decoder.feed
-            for i in range(0, count, 2):
-                feed(pending[i], pending[i + 1])
+            exchange.decoder.take(pending, count)
         elif exchange.error is None and count:
             # Not an answer but a refusal: keep the beginning of what it says.
             said = b"".join(pending[1:count:2])[:500]
             exchange.error = f"HTTP {exchange.response.status}: {_said(said)}"
-        if count == len(pending):
+        self._waiting_bytes = max(0, self._waiting_bytes - sum(map(len, pending[1:count:2])))
+        del pending[:count]  # in place: the connection holds the same list
+        if not pending:
             self._queue.popleft()
-            self._waiting_bytes = max(0, self._waiting_bytes - exchange.pending_bytes)
             exchange.queued = False
-            exchange.pending = []
-            exchange.pending_bytes = 0
             if exchange.end_ns is not None:
                 self._finish(exchange)
-        else:
-            del pending[:count]
 
     def _finish(self, exchange: Exchange) -> None:
         decoder = exchange.decoder
@@ -232,20 +227,25 @@ class Digester:
             record = to_record(exchange, status, summary)
             if self._keep_bodies:
                 record["bodies"] = decoder.bodies
-            self._records.write(json.dumps(record, separators=(",", ":")) + "\n")
+            self._records.write(_line(record, chunks))
+
+
+def _line(record: Dict[str, Any], chunks: List[Optional[int]]) -> str:
+    """A record with its chunks, put in by one format: it is most of a record, and three times as fast as json."""
+    pairs = ("[%s,%s]," * (len(chunks) // 2))[:-1] % tuple(chunks)
+    if None in chunks:
+        pairs = pairs.replace("None", "null")
+    return '{},"chunks":[{}]}}\n'.format(json.dumps(record, separators=(",", ":"))[:-1], pairs)
 
 
 def to_record(exchange: Exchange, status: str, summary: Dict[str, Any]) -> Dict[str, Any]:
-    """One line of the records file. Times are CLOCK_MONOTONIC nanoseconds of this machine."""
+    """A line of the records file but for its chunks. Times are CLOCK_MONOTONIC nanoseconds of this machine."""
     decoder = exchange.decoder
-    flat = decoder.chunks
-    chunks: List[Any] = [[flat[i], flat[i + 1]] for i in range(0, len(flat), 2)]
     return {
         "index": exchange.index,
         "scheduled_ns": exchange.scheduled_ns,
         "sent_ns": exchange.sent_ns,
         "status": status,
-        "chunks": chunks,
         "prompt_tokens": summary["prompt_tokens"],
         "cached_tokens": summary["cached_tokens"],
         "output_tokens": decoder.tokens,

@@ -28,7 +28,7 @@ class Exchange:
 
     __slots__ = (
         "aborted", "decoder", "end_ns", "error", "index", "input_len", "output_len", "payload", "pending",
-        "pending_bytes", "queued", "response", "scheduled_ns", "sent_ns",
+        "queued", "response", "scheduled_ns", "sent_ns",
     )  # fmt: skip
 
     def __init__(
@@ -44,7 +44,6 @@ class Exchange:
         self.response = Response()
         self.decoder = Decoder(keep_bodies=keep_bodies, stamped=stamped)
         self.pending: List[Any] = []
-        self.pending_bytes = 0
         self.queued = False
         self.aborted = False
         self.error: Optional[str] = None

@@ -12,20 +12,25 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventSplitter:
-    """Turns body bytes into the ``data`` payloads of complete events."""
+    """Turns body bytes into the ``data`` payloads of complete events.
 
-    __slots__ = ("_buf", "_data", "_first")
+    Attributes:
+        clean: the next byte begins an event.
+    """
+
+    __slots__ = ("_buf", "_data", "_first", "clean")
 
     def __init__(self) -> None:
         self._buf = b""
         self._data: List[bytes] = []
         self._first = True
+        self.clean = False
 
     def feed(self, body: bytes) -> List[bytes]:
         """Take body bytes; return the payload of each event that they complete."""
-        clean = not self._buf and not self._data and not self._first
         # The common case: one whole event of one line, ended by bare newlines.
-        if clean and body[:6] == b"data: " and body[-2:] == b"\n\n" and body.count(b"\n") == 2 and b"\r" not in body:
+        alone = self.clean and body.startswith(b"data: ") and body.find(b"\n") == len(body) - 2
+        if alone and body.endswith(b"\n") and b"\r" not in body:
             return [body[6:-2]]
         return self._slow(body)
 
@@ -61,4 +66,5 @@ class EventSplitter:
                 self._data.append(value[1:] if value.startswith(b" ") else value)
             # A comment, an id, an event name or a retry time: nothing that we count.
         self._buf = buf[position:]
+        self.clean = not self._buf and not self._data
         return events

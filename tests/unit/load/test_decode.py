@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_sglang_perf.agent.load._decode import Decoder
 
@@ -154,3 +158,67 @@ def test_events_read_together_share_their_arrival():
     decoder = Decoder()
     decoder.feed(50, sse(native(1), native(2)))
     assert decoder.chunks == [50, 1, 50, 2]
+
+
+SPECIAL = [b"[DONE]", {"error": {"message": "no"}}, b"{nonsense"]
+EVENT = st.fixed_dictionaries(
+    {
+        "step": st.sampled_from([1, 1, 1, 2, 0, -1]),
+        "text": st.sampled_from(["x", "x", "", None, '"completion_tokens":99,', '"error"', "\n"]),
+        "finish": st.sampled_from([False, False, False, True]),
+        "counted": st.sampled_from([True, True, True, False]),
+        "compact": st.sampled_from([True, True, False]),
+        "instead": st.sampled_from([None] * 9 + SPECIAL),
+        "error": st.sampled_from([False] * 9 + [True]),
+        "end": st.sampled_from([b"\n\n"] * 12 + [b"\r\n\r\n", b"\n: note\n\n", b"\n", b"\rdata: 1\n\n"]),
+        "apart": st.sampled_from([True, True, True, False]),
+    }
+)
+
+
+def written(choices, *, as_native):
+    """The events of one answer in one dialect, as bytes."""
+    count = 0
+    for number, chosen in enumerate(choices):
+        count = max(0, count + chosen["step"])
+        if as_native:
+            event = native(count, text=chosen["text"], finish=LENGTH if chosen["finish"] else None, sent_ns=number)
+        else:
+            counts = usage(count) if chosen["counted"] else None
+            event = delta(chosen["text"], finish="stop" if chosen["finish"] else None, usage=counts)
+        if chosen["error"]:
+            event["error"] = {"message": "no"}
+        if chosen["instead"] is not None:
+            event = chosen["instead"]
+        if not isinstance(event, bytes):
+            event = json.dumps(event, separators=(",", ":") if chosen["compact"] else None).encode()
+        yield b"data: " + event + chosen["end"]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    choices=st.lists(EVENT, min_size=3),
+    as_native=st.booleans(),
+    cuts=st.lists(st.integers(0, 10**4), max_size=3),
+    batch=st.integers(1, 9),
+    keep_bodies=st.booleans(),
+)
+def test_many_at_once_are_read_as_one_by_one(choices, as_native, cuts, batch, keep_bodies):
+    bodies = list(written(choices, as_native=as_native))
+    wire = b"".join(bodies)
+    edges = {0, len(wire), *(cut % (len(wire) + 1) for cut in cuts)}
+    edges.update(sum(map(len, bodies[:number])) for number in range(len(bodies)) if choices[number]["apart"])
+    pieces: list[Any] = []
+    for at, (low, high) in enumerate(pairwise(sorted(edges))):
+        pieces += [at, wire[low:high]]
+    singly, together = (Decoder(keep_bodies=keep_bodies, stamped=True) for _ in range(2))
+    for at in range(0, len(pieces), 2):
+        singly.feed(pieces[at], pieces[at + 1])
+    for at in range(0, len(pieces), 2 * batch):
+        part = pieces[at : at + 2 * batch]
+        together.take(part, len(part))
+    for decoder in (singly, together):
+        decoder.finish(len(pieces))
+    for name in ("chunks", "tokens", "done", "error", "idle_events", "bodies", "lags"):
+        assert getattr(singly, name) == getattr(together, name), name
+    assert singly.summary() == together.summary()

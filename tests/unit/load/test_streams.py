@@ -42,6 +42,8 @@ class Wire:
     def close(self):
         """Nothing to close."""
 
+    abort = close
+
     def arrived(self, exchange):
         """Decoding early is for long answers."""
 
@@ -66,8 +68,7 @@ def read(wire: bytes, cuts=()):
     assert exchange.error is None
     arrivals = exchange.pending[0::2]
     assert arrivals == sorted(arrivals)
-    for at, body in zip(arrivals, exchange.pending[1::2], strict=True):
-        exchange.decoder.feed(at, body)
+    exchange.decoder.take(exchange.pending, len(exchange.pending))
     exchange.decoder.finish(owner.ended_at)
     decoder, summary = exchange.decoder, exchange.decoder.summary()
     status = status_of(exchange, summary["finish"], ignore_eos=True)
@@ -143,3 +144,39 @@ def test_any_pieces(name, cuts):
 def test_byte_by_byte():
     for name, wire in STREAMS.items():
         assert read(wire, range(len(wire))) == read(wire), name
+
+
+def chunk_edges(wire: bytes):
+    """Where each chunk of an answer begins."""
+    at = wire.index(b"\r\n\r\n") + 4
+    while at < len(wire):
+        yield at
+        line_end = wire.index(b"\r\n", at)
+        at = line_end + 2 + int(wire[at:line_end], 16) + 2
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPECTED) - {"generate_too_long"}))
+def test_chunk_by_chunk_as_servers_send_them(name):
+    wire = STREAMS[name]
+    edges = list(chunk_edges(wire))
+    assert len(edges) > 2
+    for _ in range(2):  # sizes are read the first time, and known the second
+        assert read(wire, edges) == read(wire)
+    for cut in range(edges[1], edges[2]):
+        assert read(wire, [*edges, cut]) == read(wire), cut
+
+
+@pytest.mark.parametrize("end", [b"XX", b"\r\r", b"\n\n"])
+def test_a_chunk_without_its_line_end_is_an_error(end):
+    owner = Wire()
+    connection = Connection(owner)
+    connection.connection_made(owner)  # type: ignore[arg-type]
+    exchange = FACTORY.build(0)
+    connection.send(exchange)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(3):
+        connection.data_received(b"9\r\ndata: 1\n\n\r\n")
+    assert exchange.pending[1::2] == [b"data: 1\n\n"] * 3
+    connection.data_received(b"9\r\ndata: 1\n\n" + end)
+    assert exchange.error is not None
+    assert connection.closed
