@@ -66,13 +66,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--burstiness", type=float, default=1.0, metavar="B", help="gamma shape: 1 Poisson, less is burstier"
     )
     load.add_argument("--burst", metavar="SIZE/SECONDS", help="SIZE requests together, every so many seconds")
-    load.add_argument("--trace", metavar="FILE", help="replay arrival times and lengths")
+    load.add_argument("--trace", metavar="FILE", help="replay arrival times and lengths (--requests: at most so many)")
     load.add_argument("--ramp", type=float, default=0.0, metavar="S", help="seconds to reach the level, linear")
     load.add_argument("--warmup", type=int, metavar="K", help="requests before the window (default: one round)")
     load.add_argument("--workers", type=int, metavar="W", help="processes (default: by level and cores)")
 
     work = parser.add_argument_group("work")
-    work.add_argument("--input-len", default="128", metavar="I", help="tokens: 128, 64:256, normal:128,32 or @FILE")
+    work.add_argument(
+        "--input-len",
+        default="128",
+        metavar="I",
+        help="tokens: 128, 64:256 (uniform), normal:128,32 (mean, std; then bounds) or @FILE",
+    )
     work.add_argument("--output-len", default="128", metavar="O", help="as --input-len")
     work.add_argument("--api", choices=("generate", "completions", "chat"), default="generate")
     work.add_argument("--model", help="name in OpenAI requests (default: the first that the server lists)")
@@ -88,6 +93,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits and output")
     limits.add_argument("--deadline", type=float, metavar="S", help="end the trial after so many seconds")
     limits.add_argument("--stall", type=float, metavar="S", help="give up a stream that is silent for so long")
+    limits.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another bound of a valid trial (load-spec.md)",
+    )
     limits.add_argument("--records", metavar="FILE", help="keep the raw records, JSON lines, one a request")
     limits.add_argument("--keep-bodies", action="store_true", help="records with the raw event of each chunk")
     limits.add_argument("--tool", choices=("sglang-bench",), help="let sglang's own benchmark make the load")
@@ -105,8 +117,9 @@ def lengths(text: str) -> dict[str, Any]:
         if text.startswith("@"):
             return {"kind": "file", "path": text[1:]}
         if text.startswith("normal:"):
-            mean, std = text.removeprefix("normal:").split(",")
-            return {"kind": "normal", "mean": float(mean), "std": float(std)}
+            mean, std, *bounds = text.removeprefix("normal:").split(",")
+            edges = dict(zip(("low", "high"), map(int, bounds), strict=bool(bounds)))
+            return {"kind": "normal", "mean": float(mean), "std": float(std)} | edges
         if ":" in text:
             low, high = text.split(":")
             return {"kind": "uniform", "low": int(low), "high": int(high)}
@@ -135,6 +148,18 @@ def _arrival(options: argparse.Namespace) -> dict[str, Any]:
     return {"kind": "closed", "concurrency": options.concurrency}
 
 
+def _limit(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise MeasureError(f"not a limit: {text!r} (for instance lag_p99_ms=10)") from None
+
+
+def _given(**values: float | None) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def order(options: argparse.Namespace, records: str) -> dict[str, Any]:
     """The load process's order for these options.
 
@@ -144,7 +169,7 @@ def order(options: argparse.Namespace, records: str) -> dict[str, Any]:
     if not options.url:
         raise MeasureError("say --url URL (or --selftest)")
     arrival = _arrival(options)
-    limits = {"deadline_s": options.deadline, "stall_s": options.stall}
+    limits = dict(map(_limit, options.limit)) | _given(deadline_s=options.deadline, stall_s=options.stall)
     spec = {
         "url": options.url,
         "api": options.api,
@@ -160,7 +185,7 @@ def order(options: argparse.Namespace, records: str) -> dict[str, Any]:
         "seed": options.seed,
         "salt": options.salt,
         "flush_cache": not options.no_flush_cache,
-        "limits": {key: value for key, value in limits.items() if value is not None},
+        "limits": limits,
         "workers": options.workers,
         "sampling": {"temperature": options.temperature, "ignore_eos": not options.stop_at_eos},
         "keep_bodies": options.keep_bodies,

@@ -171,6 +171,7 @@ class BurstArrival(_Model):
     kind: Literal["burst"]
     size: CountLevels = Field(description="Requests a burst; each size is one level.")
     period_s: Seconds
+    max_concurrency: Count | None = None
 
 
 class TraceArrival(_Model):
@@ -178,31 +179,56 @@ class TraceArrival(_Model):
 
     kind: Literal["trace"]
     path: str = Field(min_length=1, description="The trace file; relative to the suite file.")
+    max_concurrency: Count | None = None
 
 
 Arrival = Annotated[RateArrival | GammaArrival | BurstArrival | TraceArrival, Field(discriminator="kind")]
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Milliseconds = Annotated[float, Field(gt=0)]
 
 
 class Limits(_Model):
     """When a trial is ended, and when it does not count. What is not set is the load engine's own default."""
 
-    stall_s: Seconds = Field(60.0, description="No token for so long ends the trial.")
+    stall_s: Seconds = Field(60.0, description="No byte for so long fails a stream; on all streams, it ends the trial.")
     deadline_s: Seconds = Field(1800.0, description="The longest a trial may take.")
-    max_cached_share: Share = Field(0.01, description="Prompt tokens from the prefix cache.")
-    max_failed_share: Share | None = Field(None, description="Requests that failed.")
-    max_short_share: Share | None = Field(None, description="Requests with fewer tokens than asked for.")
-    max_constant_share: Share | None = Field(None, description="Requests that answer with one repeated token.")
-    lag_p99_ms: Annotated[float, Field(gt=0)] | None = Field(None, description="The load engine's loop lag.")
-    lag_share: Share | None = Field(None, description="That lag as a share of the time between tokens.")
-    cpu_share: Share | None = Field(None, description="CPU of a load process.")
-    schedule_lag_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="How late requests of an open loop may be sent."
+    max_cached_share: Share = Field(0.01, description="Share of prompt tokens that may come from the prefix cache.")
+    max_failed_share: Share | None = Field(None, description="Share of requests that may give no usable answer.")
+    max_short_share: Share | None = Field(
+        None, description="Share of requests that may have fewer tokens than asked for although ignore_eos is set."
     )
-    server_share: Share | None = Field(None, description="Least share of it that the server itself counts.")
-    delivered_share: Share | None = Field(None, description="Least share of the concurrency that was delivered.")
+    max_constant_share: Share | None = Field(
+        None, description="Share of sampled answers that may be one token over and over."
+    )
+    lag_p50_ms: Milliseconds | None = Field(
+        None, description="How long bytes may wait for the load engine's loop at the median, in real milliseconds."
+    )
+    lag_p50_share: Share | None = Field(
+        None,
+        description="The same as a share of the median time to first token, up to 20 ms; the larger of the two counts.",
+    )
+    lag_p99_ms: Milliseconds | None = Field(
+        None, description="How long bytes may wait for the load engine's loop at p99, in real milliseconds."
+    )
+    lag_share: Share | None = Field(
+        None,
+        description="The same as a share of the median time to first token, up to 100 ms; the larger of the two "
+        "counts. Also for schedule_lag_p99_ms.",
+    )
+    cpu_share: Share | None = Field(
+        None, description="Share of its core that a load process may use, time spent waiting for the core included."
+    )
+    schedule_lag_p99_ms: Milliseconds | None = Field(
+        None, description="How late requests of an open loop may be sent at p99, in real milliseconds."
+    )
+    delivered_share: Share | None = Field(
+        None, description="Least share of the asked concurrency that must be in flight on average."
+    )
+    server_share: Share | None = Field(
+        None, description="Least share of the asked concurrency that the server itself must say it has."
+    )
 
 
 class WorkloadModel(_Model):

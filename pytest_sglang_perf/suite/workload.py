@@ -164,17 +164,13 @@ class ResolvedWorkload:
         arrival = self.written.arrival
         if arrival is None:
             return {"kind": _CLOSED, "concurrency": level}
+        cap = {"max_concurrency": arrival.max_concurrency}
         if arrival.kind == "burst":
-            return {"kind": "burst", "size": level, "period_s": arrival.period_s}
+            return {"kind": "burst", "size": level, "period_s": arrival.period_s} | cap
         if arrival.kind == "trace":
-            return {"kind": "trace", "path": self.files[arrival.path][0]}
+            return {"kind": "trace", "path": self.files[arrival.path][0]} | cap
         burstiness = arrival.burstiness if arrival.kind == "gamma" else 1.0
-        return {
-            "kind": arrival.kind,
-            "rate": level,
-            "burstiness": burstiness,
-            "max_concurrency": arrival.max_concurrency,
-        }
+        return {"kind": arrival.kind, "rate": level, "burstiness": burstiness} | cap
 
     def _length(self, length: dict[str, Any]) -> dict[str, Any]:
         return length | {"path": self.files[length["path"]][0]} if length["kind"] == "file" else length

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from pytest_sglang_perf.agent.load import _spec as load_spec
 from pytest_sglang_perf.baselines import BaselineFile
 from pytest_sglang_perf.server.phases import LIMITS_S
 from pytest_sglang_perf.suite import parse_suite
 from pytest_sglang_perf.suite._yaml import read_yaml
-from pytest_sglang_perf.suite.models import ServerModel, SuiteModel, WorkloadModel
+from pytest_sglang_perf.suite.models import Limits, ServerModel, SuiteModel, WorkloadModel
 from pytest_sglang_perf.suite.nodes import LocalNode, SimNode, SshNode, UrlNode
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -30,7 +32,9 @@ def test_suites_in_the_reference_are_valid(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [SuiteModel, ServerModel, WorkloadModel, SimNode, LocalNode, SshNode, UrlNode], ids=lambda m: m.__name__
+    "model",
+    [SuiteModel, ServerModel, WorkloadModel, Limits, SimNode, LocalNode, SshNode, UrlNode],
+    ids=lambda m: m.__name__,
 )
 def test_every_key_is_in_the_reference(model: type[SuiteModel]) -> None:
     page = (DOCS / "reference/suite-file.md").read_text()
@@ -57,3 +61,14 @@ def test_the_workflow_is_pinned_and_names_our_options() -> None:
 def test_the_boot_phases_in_the_reference_are_all() -> None:
     page = (DOCS / "reference/suite-file.md").read_text()
     assert f"boot phase ({', '.join(f'`{phase}`' for phase in LIMITS_S)})" in page
+
+
+def test_the_limits_in_the_references_have_the_defaults_that_they_say() -> None:
+    load = (DOCS / "reference/load-spec.md").read_text()
+    suite = (DOCS / "reference/suite-file.md").read_text()
+    for field in dataclasses.fields(load_spec.Limits):
+        assert re.search(rf"`{field.name}`\s{field.default:g}\b", load), field.name
+    for names, defaults in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([\d., ]+) \|", suite, re.MULTILINE):
+        for name, default in zip(re.findall(r"\w+", names), defaults.split(", "), strict=True):
+            if name in Limits.model_fields:
+                assert float(default) == getattr(load_spec.Limits(), name), name

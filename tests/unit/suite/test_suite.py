@@ -220,7 +220,11 @@ def test_the_load_spec_of_a_closed_level(read) -> None:
             (2,),
             {"kind": "gamma", "rate": 2, "burstiness": 0.5, "max_concurrency": None},
         ),
-        ("{kind: burst, size: [8, 64], period_s: 2}", (8, 64), {"kind": "burst", "size": 8, "period_s": 2}),
+        (
+            "{kind: burst, size: [8, 64], period_s: 2}",
+            (8, 64),
+            {"kind": "burst", "size": 8, "period_s": 2, "max_concurrency": None},
+        ),
     ],
 )
 def test_open_arrivals(read, arrival: str, levels: tuple, spec: dict) -> None:
@@ -247,8 +251,17 @@ def test_the_load_engine_takes_every_spec(read, arrival: str, length: str) -> No
     assert spec.output.draw(random.Random(1)) == 9
 
 
-def test_every_limit_is_one_of_the_load_engine() -> None:
-    assert set(Limits.model_fields) <= {field.name for field in dataclasses.fields(load_spec.Limits)}
+def test_limits_are_those_of_the_load_engine() -> None:
+    assert set(Limits.model_fields) == {field.name for field in dataclasses.fields(load_spec.Limits)}
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(load_spec.Limits)])
+def test_every_limit_of_the_load_engine_can_be_set(read, name: str) -> None:
+    workload = read(WORKLOAD.format(f"concurrency: 1, limits: {{{name}: 0.125}}")).workload()
+    limits = load_spec.parse(workload.spec(1) | {"url": "http://h:1"}).limits
+    assert getattr(limits, name) == 0.125
+    others = {"stall_s": 60.0, "deadline_s": 1800.0, "max_cached_share": 0.01}
+    assert dataclasses.replace(limits, **{name: 0}) == dataclasses.replace(load_spec.Limits(**others), **{name: 0})
 
 
 def test_requests_for_all_levels_or_by_level(read) -> None:
