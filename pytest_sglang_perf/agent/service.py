@@ -16,7 +16,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set
 
-from . import facts, orphans, procfs, rundir
+from . import facts, orphans, procfs, rundir, strangers
 from .boots import Boots
 from .checkup import checkup
 from .children import Children
@@ -314,6 +314,7 @@ class Service:
 
     async def _acquire(self, params: Params) -> Dict[str, Any]:
         assert self._lease is not None
+        is_first = self._lease.held() is None
         gpus = params.optional("gpus")
         if gpus is not None and not (isinstance(gpus, list) and all(type(gpu) is int for gpu in gpus)):
             raise OrderError("bad_request", f"parameter 'gpus' is {gpus!r:.80}; expected GPU indices or null")
@@ -334,6 +335,12 @@ class Service:
         self._boots.gpus = answer["gpus"]
         # The node is ours now, so what dead sessions left on it is in the way and nobody else's.
         answer["reaped"] = await self._loop.run_in_executor(None, orphans.reap, self._run or "")
+        if is_first:
+            try:
+                await self._loop.run_in_executor(None, strangers.refuse, self._nvidia_smi, answer["gpus"])
+            except OrderError:
+                self._give_back()
+                raise
         return answer
 
     async def _release(self, params: Params) -> Dict[str, Any]:
