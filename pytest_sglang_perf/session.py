@@ -42,6 +42,8 @@ __all__ = ["PerfSession", "TestPerf"]
 
 #: Boots that the search for a culprit may take; one of twelve changes is found in five.
 BISECT_BOOTS = 8
+#: On top of the wait for a lease: what dead sessions left is ended, and the driver is asked who computes.
+LEASE_EXTRA_S = 90.0
 
 
 class PerfSession:
@@ -172,22 +174,30 @@ class PerfSession:
             wait = self.suite.lease_wait
         unsubscribe = node.client.subscribe(self._on_lease_event)
         try:
-            node.client.request(
+            answer = node.client.request(
                 "lease.acquire",
-                timeout=wait + 30.0,
+                timeout=wait + LEASE_EXTRA_S,
                 gpus=getattr(self.node_config, "gpus", None),
                 wait_s=wait,
                 purpose="pytest",
             )
         except AgentError as error:
-            if error.kind != "lease_unavailable":
-                raise
-            raise LeaseUnavailable(
-                f"node {self.node_name} is held by {_holder(error.details.get('holder'))}; waited {wait:.0f} s. "
-                "Wait longer with --sglang-lease-wait=SECONDS, or ask them"
-            ) from None
+            if error.kind == "lease_unavailable":
+                raise LeaseUnavailable(
+                    f"node {self.node_name} is held by {_holder(error.details.get('holder'))}; waited {wait:.0f} s. "
+                    "Wait longer with --sglang-lease-wait=SECONDS, or ask them"
+                ) from None
+            if error.kind == "gpu_in_use":
+                raise LeaseUnavailable(
+                    f"node {self.node_name} is in use by somebody without a lease, who was left alone: "
+                    f"{error}. Ask whoever it is to end it, or give the node other GPUs "
+                    "(gpus: [...] in the suite)"
+                ) from None
+            raise
         finally:
             unsubscribe()
+        for warning in answer.get("warnings", ()):
+            self._live.note(f"node {self.node_name}: {warning}")
 
     def _on_lease_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "lease.waiting":

@@ -155,6 +155,14 @@ class Lease:
         """The descriptors that hold the lease: whoever has copies of them holds it as well, until `release`."""
         return list(self._locks)
 
+    def sharing(self) -> str:
+        """What a lease on some GPUs does not give, and with whom that is shared right now."""
+        others = [one for one in holders(self._path) if one.get("run") != self._run]
+        shared = "the node's power, memory and links are shared"
+        if not others:
+            return f"a lease on some GPUs only: {shared} with whoever takes the others"
+        return f"a lease on some GPUs only: {shared} now, since " + "; ".join(map(_described, others))
+
     def release(self) -> None:
         """Give the lease back, if it is held, also where copies of its descriptors are open."""
         locks, self._locks, self._info = self._locks, [], None

@@ -341,7 +341,20 @@ class Service:
             except OrderError:
                 self._give_back()
                 raise
+            answer["warnings"] = await self._warnings(answer["gpus"])
         return answer
+
+    async def _warnings(self, gpus: Optional[List[int]]) -> List[str]:
+        """What is no reason to refuse, and may spoil what is measured."""
+        assert self._boots is not None
+        assert self._lease is not None
+        found = []
+        memory = await self._loop.run_in_executor(None, strangers.unexplained_memory, self._boots.nvidia_smi)
+        if memory is not None:
+            found.append(memory)
+        if gpus is not None:
+            found.append(self._lease.sharing())
+        return found
 
     async def _release(self, params: Params) -> Dict[str, Any]:
         del params

@@ -2,6 +2,9 @@
 
 Whoever started a server by hand knows nothing of leases. To measure beside it would yield figures of two servers and
 might crash both for want of memory, so the lease is refused, and people are told whom to ask.
+
+Only a process that the driver names is a reason to refuse. Memory in use with nobody's name to it (inside a container
+the driver names nobody) may also be the driver's own, so that is a warning.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from typing import Any, Dict, List, Optional
 from . import facts
 from .protocol import OrderError
 
-__all__ = ["refuse"]
+__all__ = ["refuse", "unexplained_memory"]
 
-_GOING_S = 5.0  # a driver names a process for a moment after its end
+_GOING_S = 5.0  # a driver names a process for a moment after its end, and frees its memory within seconds
 _PAUSE_S = 0.25
 _SERVICES = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")  # they compute for others, who are named as well
+_IDLE_MIB = 2048.0  # an idle GPU shows up to some hundred MiB of the driver's own
 
 
 def refuse(nvidia_smi: Optional[List[str]], gpus: Optional[List[int]]) -> None:
@@ -35,6 +39,22 @@ def refuse(nvidia_smi: Optional[List[str]], gpus: Optional[List[int]]) -> None:
         time.sleep(_PAUSE_S)
 
 
+def unexplained_memory(nvidia_smi: Optional[List[str]]) -> Optional[str]:
+    """A warning where GPUs have memory in use though nobody is named; ``nvidia_smi`` shows ours only. Blocks."""
+    deadline = time.monotonic() + _GOING_S
+    while True:
+        used = facts.gpu_memory_used(nvidia_smi) or []
+        high = [mib for mib in used if mib > _IDLE_MIB]
+        if not high:
+            return None
+        if time.monotonic() > deadline:
+            return (
+                f"{len(high)} of {len(used)} GPUs have up to {max(high):.0f} MiB in use and nvidia-smi names no "
+                "process (in a container it cannot): if somebody computes there, the figures are of both"
+            )
+        time.sleep(_PAUSE_S)
+
+
 def _on(gpus: Optional[List[int]], processes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return [
         one
@@ -45,10 +65,10 @@ def _on(gpus: Optional[List[int]], processes: List[Dict[str, Any]]) -> List[Dict
 
 
 def _told(processes: List[Dict[str, Any]]) -> str:
-    lines = [
-        f"GPU {'?' if one['gpu'] is None else one['gpu']} is used by pid {one['pid']} "
-        f"of {one['user'] or 'a user we cannot see'}: {str(one['command'])[:200]}"
-        for one in processes
-    ]
-    advice = "It holds no lease. Ask its user to end it, or name other GPUs in the suite (gpus: [...])"
-    return "; ".join(lines) + ". " + advice
+    return "; ".join(_named(one) for one in processes)
+
+
+def _named(one: Dict[str, Any]) -> str:
+    gpu = "a GPU" if one["gpu"] is None else f"GPU {one['gpu']}"
+    whose = f"of {one['user']}" if one["user"] else "(of another container or pid namespace: not visible from here)"
+    return f"{gpu} is used by pid {one['pid']} {whose}: {str(one['command'])[:200]}"
