@@ -1,11 +1,12 @@
 """How often does a session on the simulated node end with an unexpected outcome, and how often does a file change?
 
-    scripts/bench seeds --sessions 100
+    scripts/bench seeds --sessions 100 --jobs 3
 
-Runs a shortened campaign (two levels, fewer requests) in sessions with different seeds, first recording five boots,
-then counting (a) sessions in which any test ended otherwise than expected and (b) sessions under --update-baselines
-in which any baseline file changed a byte. Sequential, since two sessions at once would share the cores that the
-simulation's clock runs on.
+Runs a shortened campaign (two levels, shorter answers) in sessions with different seeds: five that record a boot each,
+then ones with --update-baselines against those five. Such a session judges first and updates then, so each counts
+twice: (a) whether any test ended otherwise than expected, (b) whether any baseline file changed a byte. A changed file
+is put back, so that every session meets the same five boots. Sessions in parallel share the cores that the
+simulation's clock runs on: as many as leave the trials valid, on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LEVELS = {10: 30, 256: 512}
+OUTPUT_LEN = 48
 
 
 def shortened(folder: Path) -> None:
@@ -35,6 +39,7 @@ def shortened(folder: Path) -> None:
     levels = ", ".join(map(str, LEVELS))
     requests = ", ".join(f"{level}: {n}" for level, n in LEVELS.items())
     text = re.sub(r"concurrency: \[[^\]]*\]", f"concurrency: [{levels}], requests: {{{requests}}}", text)
+    text = re.sub(r"output_len: \d+", f"output_len: {OUTPUT_LEN}", text)
     suite.write_text(text)
     for test in (folder / "perf_tests").glob("test_*.py"):
         source = test.read_text()
@@ -45,24 +50,48 @@ def shortened(folder: Path) -> None:
         test.write_text(source)
 
 
-def session(folder: Path, seed: int, select: str, *args: str) -> dict:
-    env = {**os.environ, "SGLANG_PERF_SIM_SEED": str(seed), "SGLANG_PERF_LEASE_DIR": str(folder / "lease")}
-    env.pop("CI", None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf_tests", "-k", select]
-    done = subprocess.run(
-        [*command, "--sglang-report", "out", *args], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    try:
-        report = json.loads((folder / "out" / "run.json").read_text())
-    except FileNotFoundError:
-        return {
-            "ret": done.returncode,
-            "unexpected": ["no report"],
-            "output": done.stdout[-3000:] + done.stderr[-2000:],
-        }
-    unexpected = [_told(t) for t in report["tests"] if t["failed"]]
-    shutil.rmtree(folder / "out")
-    return {"ret": done.returncode, "unexpected": unexpected, "output": done.stdout[-3000:], "report": report}
+@dataclass(frozen=True)
+class Session:
+    """What one pytest session came to."""
+
+    seed: int
+    status: int
+    unexpected: tuple[str, ...]
+    changed: tuple[str, ...]
+    wall_s: float
+
+
+def session(folder: Path, seed: int, select: str, *, keep: bool = False) -> Session:
+    """Run the shortened suite in a folder of its own around the baselines of ``folder``; with ``keep`` store them."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f"seed-{seed}-", dir=folder) as name:
+        place = Path(name)
+        shutil.copytree(folder / "suite", place, dirs_exist_ok=True)
+        if (folder / "baselines").exists():
+            shutil.copytree(folder / "baselines", place / "baselines")
+        before = files(place)
+        env = {**os.environ, "SGLANG_PERF_SIM_SEED": str(seed), "SGLANG_PERF_LEASE_DIR": str(place / "lease")}
+        env.pop("CI", None)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf_tests", "-k", select]
+        done = subprocess.run(
+            [*command, "--sglang-report", "out", "--update-baselines"],
+            cwd=place,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        after = files(place)
+        changed = tuple(sorted(name for name in {*before, *after} if before.get(name) != after.get(name)))
+        if keep:
+            shutil.copytree(place / "baselines", folder / "baselines", dirs_exist_ok=True)
+        try:
+            tests = json.loads((place / "out" / "run.json").read_text())["tests"]
+        except FileNotFoundError:
+            unexpected = ["no report: " + done.stdout[-2000:] + done.stderr[-2000:]]
+        else:
+            unexpected = [_told(test) for test in tests if test["failed"]]
+    return Session(seed, done.returncode, tuple(unexpected), changed, time.monotonic() - began)
 
 
 def _told(test: dict) -> str:
@@ -71,46 +100,41 @@ def _told(test: dict) -> str:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(p): p.read_bytes() for p in (folder / "baselines").rglob("*.json")}
+    root = folder / "baselines"
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*.json")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=100)
-    parser.add_argument(
-        "--updates", type=int, default=None, help="sessions with --update-baselines (default: the same)"
-    )
+    parser.add_argument("--jobs", type=int, default=1, help="sessions at a time")
     parser.add_argument("-k", dest="select", default="sbo or mscclpp or piecewise or ep8 or base_keeps")
     parser.add_argument("--first-seed", type=int, default=1000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sglang-perf-seeds-") as name:
         folder = Path(name)
-        shortened(folder)
+        (folder / "suite").mkdir()
+        shortened(folder / "suite")
         began = time.monotonic()
-        for seed in range(5):
-            session(folder, options.first_seed - 10 + seed, options.select, "--update-baselines")
+        for number in range(5):
+            session(folder, options.first_seed - 10 + number, options.select, keep=True)
         print(f"recorded 5 boots in {time.monotonic() - began:.0f} s: {len(files(folder))} files", flush=True)
-        bad = Counter[str]()
-        sessions_bad = 0
-        for number in range(options.sessions):
-            found = session(folder, options.first_seed + number, options.select)
-            if found["unexpected"] or found["ret"] != 0:
-                sessions_bad += 1
-                bad.update(found["unexpected"])
-                print(f"seed {options.first_seed + number}: {found['unexpected'] or found['output']}", flush=True)
-        print(f"unexpected: {sessions_bad} of {options.sessions} sessions (load {os.getloadavg()[0]:.1f})", flush=True)
-        for text, count in bad.most_common():
+        tally = Counter[str]()
+        unexpected = changed = 0
+        with ThreadPoolExecutor(options.jobs) as pool:
+            seeds = range(options.first_seed, options.first_seed + options.sessions)
+            for done in pool.map(lambda seed: session(folder, seed, options.select), seeds):
+                unexpected += bool(done.unexpected or done.status)
+                changed += bool(done.changed)
+                tally.update(done.unexpected)
+                told = "; ".join(done.unexpected) or ("" if not done.status else f"exit status {done.status}")
+                files_told = f"changed {', '.join(done.changed)}" if done.changed else ""
+                print(f"seed {done.seed}: {done.wall_s:.0f} s {told} {files_told}".rstrip(), flush=True)
+        print(f"sessions with an unexpected outcome: {unexpected} of {options.sessions}")
+        print(f"sessions that changed a file: {changed} of {options.sessions}")
+        print(f"{time.monotonic() - began:.0f} s in all, load {os.getloadavg()[0]:.1f} at the end")
+        for text, count in tally.most_common():
             print(f"  {count:4d}  {text}")
-        changed = 0
-        updates = options.sessions if options.updates is None else options.updates
-        for number in range(updates):
-            before = files(folder)
-            session(folder, options.first_seed + 100_000 + number, options.select, "--update-baselines")
-            after = files(folder)
-            if before != after:
-                changed += 1
-                print(f"seed {options.first_seed + 100_000 + number}: files changed", flush=True)
-        print(f"changed: {changed} of {updates} sessions; {time.monotonic() - began:.0f} s in all")
 
 
 if __name__ == "__main__":

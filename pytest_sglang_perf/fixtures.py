@@ -42,6 +42,11 @@ class ServerHandle:
         return self._boot.facts
 
     @property
+    def children(self) -> tuple[str, ...]:
+        """Titles of the processes that are watched, such as ``sglang::scheduler_TP1``, as they were at readiness."""
+        return self._boot.children
+
+    @property
     def boot_time(self) -> float:
         """Seconds from spawn to readiness."""
         return float(self._boot.boot_time_s or 0.0)

@@ -89,20 +89,21 @@ def gpu_report(
         return _nothing("no GPU reading: nvidia-smi gave none, or was not asked")
     invalid = [f"GPU {index} is missing from the readings" for index in gpus or () if index not in by_gpu]
     invalid += [f"another process used a GPU: {text}" for text in foreign]
-    energy_j = limit_w = 0.0
+    energies_j: list[float] = []
+    limit_w = 0.0
     for index, rows in sorted(by_gpu.items()):
         invalid += [f"GPU {index}: {problem}" for problem in _problems(rows, span)]
-        energy_j += seconds(_integral(rows, span), time_scale)
+        energies_j.append(seconds(_integral(rows, span), time_scale))
         limit_w += next((row.power_limit_w for row in rows if row.power_limit_w), 0.0)
     inside = [row for rows in by_gpu.values() for row in rows if row.mono_ns in span]
-    values = _power(energy_j, seconds(span.end_ns - span.start_ns, time_scale), len(by_gpu), limit_w, tokens)
+    values = _power(energies_j, seconds(span.end_ns - span.start_ns, time_scale), limit_w, tokens)
     if invalid:
         reason = "; ".join(invalid)
         values = {name: Absent(f"the power readings are not valid: {reason}") for name in values}
     return GpuReport(values | _state(inside), tuple(invalid), _facts(inside))
 
 
-_POWER = ("power_draw", "power_draw_per_gpu", "power_fraction", "energy_per_token")
+_POWER = ("power_draw", "power_draw_per_gpu", "power_fraction", "power_imbalance", "energy_per_token")
 _STATE = ("gpu_utilization", "gpu_memory_free_min")
 
 
@@ -110,12 +111,17 @@ def _nothing(reason: str) -> GpuReport:
     return GpuReport(dict.fromkeys(_POWER + _STATE, Absent(reason)))
 
 
-def _power(energy_j: float, length_s: float, gpus: int, limit_w: float, tokens: float | None) -> dict[str, Value]:
-    draw = energy_j / length_s
+def _power(energies_j: list[float], length_s: float, limit_w: float, tokens: float | None) -> dict[str, Value]:
+    energy_j = sum(energies_j)
+    draw, mean_j = energy_j / length_s, energy_j / len(energies_j)
+    one = len(energies_j) == 1
     return {
         "power_draw": draw,
-        "power_draw_per_gpu": draw / gpus,
+        "power_draw_per_gpu": draw / len(energies_j),
         "power_fraction": draw / limit_w if limit_w else Absent("the driver reports no power limit"),
+        "power_imbalance": Absent("there is one GPU, so none to differ from it")
+        if one
+        else (max(energies_j) - min(energies_j)) / mean_j,
         "energy_per_token": energy_j / tokens if tokens else Absent("no output tokens are known for the window"),
     }
 

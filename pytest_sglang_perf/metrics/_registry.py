@@ -73,6 +73,7 @@ def _build() -> dict[str, Metric]:
         Metric("power_draw", "W", None, "energy of all GPUs over the window / its length"),
         Metric("power_draw_per_gpu", "W", None, "power_draw / number of GPUs"),
         Metric("power_fraction", "1", None, "power_draw / sum of the GPUs' power limits"),
+        Metric("power_imbalance", "1", None, "(highest - lowest energy of a GPU over the window) / mean over the GPUs"),
         Metric("energy_per_token", "J/tok", "lower", "energy of all GPUs over the window / output tokens", 0.05),
         Metric("gpu_utilization", "1", None, "mean of utilization.gpu over GPUs and window"),
         Metric("gpu_memory_free_min", "MiB", "higher", "least free memory of any GPU in the window"),

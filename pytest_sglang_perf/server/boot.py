@@ -298,6 +298,12 @@ class Boot:
         return Diagnosis("crashed", entry.name, "spawn", f"{error}", entry.advice, entry.links)
 
     @property
+    def children(self) -> tuple[str, ...]:
+        """Titles of the child processes at readiness; empty before it."""
+        children = (self._ready or {}).get("children") or ()
+        return tuple(str(child["title"]) for child in children)
+
+    @property
     def exit_event(self) -> dict[str, Any] | None:
         return self._exit
 

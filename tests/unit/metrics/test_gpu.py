@@ -51,8 +51,15 @@ def test_gpus_add_up():
     assert values["power_draw_per_gpu"] == 200
     assert values["power_fraction"] == pytest.approx(400 / 1400)
     assert values["energy_per_token"] == 16
+    assert values["power_imbalance"] == 1  # (300 - 100) / 200
     assert values["gpu_utilization"] == 0.5
     assert values["gpu_memory_free_min"] == 500
+
+
+def test_one_gpu_has_no_imbalance():
+    imbalance = from_gpu(constant(300), WINDOW, 100)["power_imbalance"]
+    assert isinstance(imbalance, Absent)
+    assert "one GPU" in imbalance.reason
 
 
 def test_only_the_leased_gpus_count():
