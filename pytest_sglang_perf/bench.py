@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_sglang_perf.nodes.open import OpenNode
     from pytest_sglang_perf.report.live import Live
+    from pytest_sglang_perf.server.evidence import NodeEvidence
     from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
 
 __all__ = ["Bench", "BootRecord", "Want"]
@@ -97,6 +98,7 @@ class Bench:
         self.boots: dict[str, list[BootRecord]] = {}
         self.trials = trials
         self.logs: dict[str, list[str]] = {}
+        self.evidence: dict[str, NodeEvidence] = {}
         self.spent = {"boots": 0, "trials": 0, "boot_s": 0.0, "trial_s": 0.0}
         self._live = live
         self._explain = explain
@@ -200,7 +202,7 @@ class Bench:
             boot.start()
         except ServerCrashed as error:
             self._live.done(f"{server.name}: boot {number} crashed: {error.crash_class}")
-            self.logs[boot.boot_id] = boot.lines
+            self._keep(boot)
             boot.stop()
             raise
         except BaseException:
@@ -239,26 +241,33 @@ class Bench:
         """Stop the running server, if any, without measuring anything more."""
         boot, self._boot, self._record = self._boot, None, None
         if boot is not None:
-            self.logs[boot.boot_id] = boot.lines
+            self._keep(boot)
         for callback in self._on_stop:
             callback()
         self._on_stop.clear()
         if boot is not None:
             boot.stop()
 
+    def _keep(self, boot: Boot) -> None:
+        self.logs[boot.boot_id] = boot.lines
+        if boot.evidence is not None:
+            self.evidence[boot.boot_id] = boot.evidence
+
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call back once when the running server is stopped."""
         self._on_stop.append(callback)
 
     def save_logs(self, folder: Path | None) -> None:
-        """Write the log of every boot so far into ``folder``, when there is one."""
+        """Write the log of every boot so far into ``folder``, when there is one, and what its node told of its end."""
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
         if self._boot is not None:
-            self.logs[self._boot.boot_id] = self._boot.lines
+            self._keep(self._boot)
         for boot_id, lines in self.logs.items():
             (folder / f"{boot_id}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for boot_id, evidence in self.evidence.items():
+            (folder / f"{boot_id}.evidence.txt").write_text(evidence.to_text(), encoding="utf-8")
 
     # -- measurements ---------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
@@ -18,6 +19,7 @@ from . import command, facts, ports, procfs
 from .children import Child, Children, exit_text
 from .logtail import Line, LogTail
 from .outbox import CHATTER, LOG, VITAL
+from .postmortem import PostMortem
 from .procfs import Process
 from .protocol import OrderError, Params
 from .readiness import READY_PATHS, Readiness, fetch_server_info
@@ -44,13 +46,16 @@ Emit = Callable[..., None]
 class _Boot:
     """One server, from its spawn until nothing of it is left."""
 
-    def __init__(self, name: str, child: Child, port: int, host: str, log: Path, redactor: Redactor) -> None:
+    def __init__(
+        self, name: str, child: Child, port: int, host: str, log: Path, redactor: Redactor, evidence: PostMortem
+    ) -> None:
         self.name = name
         self.child = child
         self.port = port
         self.host = host
         self.log = log
         self.redactor = redactor
+        self.evidence = evidence
         self.headers: Dict[str, str] = {}
         self.api_key: Optional[str] = None
         self.stopping = False
@@ -134,7 +139,8 @@ class Boots:
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             _remove(secret_paths.values())
             raise OrderError("spawn_failed", f"cannot start {argv[:1]}: {error}") from None
-        boot = _Boot(name, child, port, host, log, redactor)
+        evidence = PostMortem(self._loop, lambda: self.nvidia_smi, redactor, [argv[0], sys.executable])
+        boot = _Boot(name, child, port, host, log, redactor, evidence)
         boot.memory_before = memory
         boot.secret_paths = list(secret_paths.values())
         boot.api_key = _api_key(files)
@@ -160,6 +166,15 @@ class Boots:
         except (OSError, ValueError, asyncio.TimeoutError) as error:
             raise OrderError("no_answer", f"/server_info: {str(error) or 'no answer in time'}") from None
         return {"server_info": boot.redactor.structure(info)}
+
+    async def evidence(self, params: Params) -> Dict[str, Any]:
+        """``boot.evidence``: what only the node can tell about a server that died or hangs."""
+        boot = self._boot(params)
+        below = self._below(boot)
+        own = procfs.process(boot.child.pid)
+        if own is not None and boot.alive:
+            below.insert(0, own)
+        return await boot.evidence.report(below, want_stacks=params.flag("stacks", default=False) and bool(below))
 
     # -- for the other parts of the agent ---------------------------------------------------------------------
 
@@ -281,10 +296,11 @@ class Boots:
             began = time.monotonic()
             below = self._below(boot)
             self._keep_record()
+            own = procfs.process(boot.child.pid)
+            boot.evidence.note(below if own is None else [own, *below])
             watch.update(below)
             watch.check()
             if rounds % round(1 / _LOOK_S) == 0:
-                own = procfs.process(boot.child.pid)
                 ticks = sum(one.cpu_ticks for one in below) + (own.cpu_ticks if own is not None else 0)
                 self._emit(
                     "boot.activity",
@@ -309,6 +325,8 @@ class Boots:
             task.cancel()
         watch.close()
         self._on_death(boot.name)
+        if not boot.stopping:
+            boot.evidence.on_death(self._below(boot))
         self._tell(boot, tail.drain(time.monotonic_ns()))
         self._emit(
             "boot.exit",
@@ -341,6 +359,7 @@ class Boots:
             status=code,
         )
         self._on_death(boot.name)
+        boot.evidence.on_death(self._below(boot))
 
     # -- the end ----------------------------------------------------------------------------------------------
 

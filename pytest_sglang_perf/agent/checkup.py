@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from . import lease, orphans, ports
 from .command import run
 from .facts import facts
+from .gpu_state import gpu_state
 from .protocol import OrderError
 from .sglang_source import arguments_of
 
@@ -61,7 +62,7 @@ async def checkup(params: Params) -> Dict[str, Any]:
     pythons = params.texts("pythons", [])
     loop = asyncio.get_running_loop()
     questions: Dict[str, Tuple[Any, ...]] = {
-        "gpu_state": (_gpu_state, nvidia_smi),
+        "gpu_state": (gpu_state, nvidia_smi, _GPU_FIELDS, _NVIDIA_SMI_S),
         "dmesg": (_dmesg,),
         "orphans": (_orphans, params.text("run", "")),
         "models": (_models, params.texts("models", [])),
@@ -84,6 +85,8 @@ async def checkup(params: Params) -> Dict[str, Any]:
         kind, _, python = name.partition(" ")
         if kind == "sglang":
             found["sglang"][python] = answer
+        elif kind == "gpu_state":
+            found[name] = answer.gpus
         else:
             found[name] = answer
     found["open_files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -100,23 +103,6 @@ async def _facts(pythons: List[str], nvidia_smi: Optional[List[str]]) -> Dict[st
             error = f"nvidia-smi did not answer in time ({_NVIDIA_SMI_S:.0f} s; a sick GPU, or persistence mode is off)"
             return {**await facts(pythons, None), "gpu_error": error}
     return await facts(pythons, nvidia_smi)
-
-
-def _gpu_state(nvidia_smi: Optional[List[str]]) -> List[Dict[str, str]]:
-    """What moves: clocks, temperature, errors. Fields that this driver does not know are left out."""
-    if not nvidia_smi:
-        return []
-    fields = list(_GPU_FIELDS)
-    deadline = time.monotonic() + _NVIDIA_SMI_S
-    while fields and time.monotonic() < deadline:
-        query = f"--query-gpu={','.join(fields)}"
-        finished = run([*nvidia_smi, query, "--format=csv,noheader,nounits"], deadline - time.monotonic())
-        unknown = [field for field in fields if f'"{field}"' in finished.out + finished.err]
-        if finished.status == 0 or not unknown:
-            break
-        fields = [field for field in fields if field not in unknown]
-    rows = [[cell.strip() for cell in line.split(",")] for line in finished.out.splitlines()]
-    return [dict(zip(fields, row)) for row in rows if len(row) == len(fields)]
 
 
 def _dmesg() -> Dict[str, Any]:

@@ -273,6 +273,7 @@ class Service:
                 "boot.start": self._boots.start,
                 "boot.stop": self._boots.stop,
                 "boot.server_info": self._boots.server_info,
+                "boot.evidence": self._boots.evidence,
                 "trial.start": self._trials.start,
                 "trial.cancel": self._trials.cancel,
             }

@@ -173,6 +173,14 @@ PROCESS_CLASSES = (
         ),
     ),
     CrashClass(
+        "process-stopped",
+        "A process of the server was stopped from outside and does not run",
+        (
+            "Somebody or something sent it SIGSTOP or attached a debugger: `kill -CONT PID` lets it go on.",
+            "Container runtimes and batch systems stop processes too, when they pause or checkpoint a job.",
+        ),
+    ),
+    CrashClass(
         "silent-exit",
         "The server ended without a word about why",
         (

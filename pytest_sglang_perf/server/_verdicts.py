@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from .phases import PhaseTracker
 
-__all__ = ["Case", "with_kernel_log"]
+__all__ = ["Case", "with_kernel_log", "with_stopped"]
 
 _OUTSIDE = re.compile(r"exit code -(?:15|9|2|1)\b")
+_HANGS = {"no-progress", "scheduler-hang", "health-check-failed", "collective-timeout", "rendezvous-timeout"}
 _SERVED = {"ready", "running", "stopping"}
 _EVIDENCE = 12
 _NEAR = 50
@@ -214,6 +215,22 @@ class Case:
             self.tracker.version,
             consequences,
         )
+
+
+def with_stopped(found: Diagnosis, stopped: Sequence[str]) -> Diagnosis:
+    """A hang whose cause is a process that was stopped from outside."""
+    if not stopped or found.crash_class not in _HANGS:
+        return found
+    entry = crash_class("process-stopped")
+    return replace(
+        found,
+        crash_class=entry.name,
+        cause=f"{entry.cause} ({stopped[0]})",
+        advice=entry.advice,
+        links=entry.links,
+        evidence=(*found.evidence, *((0, text) for text in stopped)),
+        consequences=(f"{found.crash_class}: {found.cause}", *found.consequences),
+    )
 
 
 def with_kernel_log(found: Diagnosis, kernel_log: Sequence[str]) -> Diagnosis:

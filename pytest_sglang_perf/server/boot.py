@@ -15,6 +15,7 @@ from pytest_sglang_perf.server.classes import crash_class
 from pytest_sglang_perf.server.classify import Classifier
 from pytest_sglang_perf.server.crash import crash_report
 from pytest_sglang_perf.server.diagnosis import Diagnosis
+from pytest_sglang_perf.server.evidence import NodeEvidence, ask
 from pytest_sglang_perf.server.facts import BootFacts
 from pytest_sglang_perf.server.lines import parse_line
 from pytest_sglang_perf.server.phases import PhaseTracker
@@ -44,6 +45,7 @@ class Boot:
 
     Attributes:
         url: base URL on the node, such as ``http://127.0.0.1:30000``; known once started.
+        evidence: what the node told about its death or hang; None while it is well.
         boot_time_s: from spawn to readiness, in seconds of the node's clock times ``time_scale``.
     """
 
@@ -68,6 +70,7 @@ class Boot:
         self.server_info: dict[str, Any] = {}
         self.boot_time_s: float | None = None
         self.crash: ServerCrashed | None = None
+        self.evidence: NodeEvidence | None = None
         self.time_scale = time_scale
         self.tracker = PhaseTracker(start_ns=client.now_ns())
         self.classifier = Classifier(self.tracker)
@@ -187,6 +190,7 @@ class Boot:
                     last_shown = now
                     self._on_progress(self)
                 self._changed.wait(0.1)
+        self._ask_node()
         self._kill()
         raise self._fail(self.diagnose(reason))
 
@@ -275,10 +279,19 @@ class Boot:
             stopped_by_us=bool(self._exit and self._exit.get("after_stop") and self._stopping),
             dead_children=self._dead_children,
             stalled_in=self.tracker.current if reason.startswith("no progress") else None,
+            kernel_log=self.evidence.kernel_log if self.evidence is not None else (),
+            stopped=self.evidence.stopped if self.evidence is not None else (),
         )
+
+    def _ask_node(self) -> None:
+        """Have the node tell what the log cannot. Not under the lock: the answer comes on the reader's thread."""
+        with self._changed:
+            hangs = self._exit is None and not self._dead_children
+        self.evidence = ask(self._client, self.boot_id, stacks=hangs)
 
     def crashed_under_load(self, reason: str, *, level: float, requests: int) -> CrashedUnderLoad:
         """The error for a server that died while a trial ran."""
+        self._ask_node()
         with self._changed:
             diagnosis = self.diagnose(reason)
         self._kill()

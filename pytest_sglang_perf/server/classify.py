@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ._blocks import TRACEBACK, Blocks
 from ._ends import asks_to_stop, death_kind, may_end
 from ._incident import Death, Hit, Incident, Raised, names_exception, shorten
-from ._verdicts import Case, with_kernel_log
+from ._verdicts import Case, with_kernel_log, with_stopped
 from .classes import search_classes, suspicious
 from .lines import Line, parse_line
 from .phases import PhaseTracker
@@ -126,6 +126,7 @@ class Classifier:
         dead_children: Sequence[Mapping[str, object]] = (),
         stalled_in: str | None = None,
         kernel_log: Sequence[str] = (),
+        stopped: Sequence[str] = (),
     ) -> Diagnosis:
         """Judge what was read so far; more lines may follow.
 
@@ -136,6 +137,7 @@ class Classifier:
             dead_children: watched processes that died: ``{"pid": …, "title": …, "status": …}``.
             stalled_in: the phase that made no progress for longer than its limit.
             kernel_log: lines of dmesg since the boot began: they know of lost GPUs and out-of-memory kills.
+            stopped: processes that cannot run because somebody stopped them, in words.
         """
         status = -signal if exit_code is None and signal else exit_code
         case = Case(
@@ -150,7 +152,7 @@ class Classifier:
             earlier=tuple(self._earlier),
         )
         found = case.judge(status, stopped_by_us, dead_children, stalled_in)
-        return with_kernel_log(found, kernel_log) if kernel_log else found
+        return with_kernel_log(with_stopped(found, stopped), kernel_log)
 
     # -- lines -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,11 @@ def crash_report(boot: Boot, diagnosis: Diagnosis, *, level: float = 0, requests
         lines.append(f"  cause   {diagnosis.cause}")
     lines.extend(f"  {'try' if i == 0 else '':<7} {text}" for i, text in enumerate(diagnosis.advice))
     lines.append(f"  ended   {_ended(boot)}")
+    if boot.evidence is not None:
+        label = ""
+        for what, text in boot.evidence.lines():
+            lines.append(f"  {what if what != label else '':<7} {_shorten(text)}")
+            label = what
     if diagnosis.links:
         lines.append(f"  see     {' '.join(diagnosis.links[:2])}")
     if diagnosis.evidence:
