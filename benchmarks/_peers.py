@@ -7,11 +7,13 @@ queues between processes) is left out, in their favour. Prints one JSON object. 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import resource
 import sys
 from time import monotonic_ns
+from typing import Any
 
 import aiohttp  # type: ignore[import-not-found, unused-ignore]
 import orjson  # type: ignore[import-not-found, unused-ignore]
@@ -78,6 +80,66 @@ async def until_deferred(session, url, body, stream):
             stream.saw(now, int(found.group(1)))
 
 
+class Bare(asyncio.Protocol):
+    """The least that a client of an event loop can do: a stamp for each read, and the next request at the end."""
+
+    def __init__(self, payload, rounds, done):
+        self.payload, self.rounds, self.done = payload, rounds, done
+        self.stamps, self.bodies = [], []
+        self.transport: Any = None
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def ask(self):
+        self.transport.write(self.payload)
+
+    def data_received(self, data):
+        self.stamps.append(monotonic_ns())
+        self.bodies.append(data)
+        if data.endswith(b"\r\n0\r\n\r\n"):
+            self.rounds -= 1
+            if self.rounds:
+                self.ask()
+            else:
+                self.done()
+
+
+async def bare(url, streams, tokens, rounds=3):
+    """Figures of the bare loop; connections are open before the clock starts, and bytes are kept unread."""
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps(BODY | {"sampling_params": SAMPLING | {"max_new_tokens": tokens}}).encode()
+    payload = f"POST /generate HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    loop, left, over = asyncio.get_running_loop(), streams, asyncio.Event()
+
+    def done():
+        nonlocal left
+        left -= 1
+        if not left:
+            over.set()
+
+    made = [(await loop.create_connection(lambda: Bare(payload, rounds, done), host, port))[1] for _ in range(streams)]
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    for number, connection in enumerate(made):
+        connection.ask()
+        if not number % 32:
+            await asyncio.sleep(0)
+    await over.wait()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    lags = []
+    for connection in made:
+        for at, data in zip(connection.stamps, connection.bodies, strict=True):
+            lags += [(at - int(sent)) / 1e6 for sent in STAMP.findall(data)]
+    return {
+        "lag_p50_ms": quantile(lags, 0.5),
+        "lag_p99_ms": quantile(lags, 0.99),
+        "cpu_us_per_event": (user + system) / len(lags) * 1e6,
+        "system_share": system / (user + system),
+        "events": len(lags),
+    }
+
+
 STYLES = {
     "sglang-style aiohttp, asyncio": (lines_orjson, False),
     "vllm-style aiohttp, asyncio": (any_json, False),
@@ -103,11 +165,15 @@ def main():
     name, url, streams, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    style, fast = STYLES[name]
+    style, fast = STYLES.get(name, (None, name == "bare uvloop"))
     if fast:
         import uvloop
 
         uvloop.install()
+    if style is None:
+        gc.disable()
+        print(json.dumps(asyncio.run(bare(url, streams, tokens))))
+        return
     before = resource.getrusage(resource.RUSAGE_SELF)
     made = asyncio.run(run(style, url, streams, tokens))
     after = resource.getrusage(resource.RUSAGE_SELF)

@@ -6,7 +6,8 @@ standard output, everything else to ``--json``. Each row says what share of the 
 meanwhile: figures taken beside more than a few percent are noise, and ``--repeat`` keeps the quietest of several runs.
 
 Peers: the reading loops of sglang's, vLLM's and aiperf's Python clients (``_peers.py``), and the tools themselves where
-their Python is given: ``--sglang-python`` (Python and Rust client), ``--aiperf`` (its program).
+they are given (``_tools.py``): ``--sglang-python`` (Python and Rust client), ``--aiperf``, ``--guidellm`` (programs).
+``cost`` puts the engine beside a loop that does nothing but take a stamp of each read: no client can cost less.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from benchmarks import _tools
 from benchmarks._plot import bars
+from benchmarks._stage import HERE, PERIOD_MS, PRIORITY, TTFT_MS, build_server, quantile, server, timed
 
-HERE = Path(__file__).parent
-PERIOD_MS, TTFT_MS, PAD = 50.0, 75.0, 330
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 STYLES = ("sglang-style aiohttp, asyncio", "vllm-style aiohttp, asyncio", "aiperf-style aiohttp, uvloop")  # of _peers
-SERVER = {"pid": 0}
-PRIORITY: list[str] = []
 ONCE = {"kind": "burst", "period_s": 1000}
 COLUMNS = {
     "lag_p50_ms": "lag p50 ms",
@@ -43,57 +44,7 @@ COLUMNS = {
 }
 
 
-def build_server(folder):
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        sys.exit("benchmarks/load_engine needs a C compiler for its server")
-    program = folder / "stamped"
-    subprocess.run([compiler, "-O2", "-w", "-o", program, HERE / "_stamped.c"], check=True)
-    return program
-
-
-@contextmanager
-def server(program, *, burst, spread_ms=50.0, ttft_ms=TTFT_MS, period_ms=PERIOD_MS):
-    argv = [program, period_ms, ttft_ms, 0 if burst else spread_ms, int(burst), PAD]
-    with subprocess.Popen(pinned(1, [*map(str, argv)]), stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = json.loads(process.stdout.readline())["port"]
-            SERVER["pid"] = process.pid
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
-def pinned(core, argv):
-    cores = sorted(os.sched_getaffinity(0))
-    return [*PRIORITY, "taskset", "-c", str(cores[core % len(cores)]), *map(str, argv)]
-
-
-def quantile(values, q):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * q))] if ordered else None
-
-
-def busy_s():
-    """Processor seconds of the whole machine so far, idle, waiting and the server left out."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    served = Path(f"/proc/{SERVER['pid']}/stat").read_text().rsplit(")", 1)[1].split()
-    return (sum(fields) - fields[3] - fields[4] - int(served[11]) - int(served[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def timed(argv, *, stdin=None, env=None, cwd=None):
-    """Run pinned to the client's core; its output, processor seconds, and peak memory of it and its children."""
-    before, began, wall = busy_s(), resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
-        pinned(0, argv), input=stdin, capture_output=True, text=True, check=False, env=env, cwd=cwd, timeout=300
-    )
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - wall
-    cpu = after.ru_utime + after.ru_stime - began.ru_utime - began.ru_stime
-    return done, cpu, (busy_s() - before - cpu) / wall
-
-
-def ours(url, streams, tokens, loop, *, rounds=0, keep=None, workers=1, limits=None):
+def ours(url, streams, tokens, loop, *, rounds=0, keep=None, workers=1, limits=None, stamped=True):
     """One round without warm-up, as the peers run it; or ``rounds`` steady ones."""
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records.jsonl"
@@ -105,7 +56,7 @@ def ours(url, streams, tokens, loop, *, rounds=0, keep=None, workers=1, limits=N
             "requests": streams * max(1, rounds),
             "warmup": None if rounds else 0,
             "event_loop": loop,
-            "stamped": True,
+            "stamped": stamped,
             "workers": workers,
             "flush_cache": False,
             "probe_server": False,
@@ -113,107 +64,37 @@ def ours(url, streams, tokens, loop, *, rounds=0, keep=None, workers=1, limits=N
             "limits": limits or {},
         }
         argv = [sys.executable, "-m", "pytest_sglang_perf.agent", "load"]
-        done, cpu, used = timed(argv, stdin=json.dumps(order) + "\n", cwd=HERE.parent)
+        done, used = timed(argv, stdin=json.dumps(order) + "\n", cwd=HERE.parent)
         result = json.loads(done.stdout.splitlines()[-1])["result"]
-        ok = [
-            r
-            for r in map(json.loads, records.read_text().splitlines())
-            if r["status"] == "ok" and (rounds or r["index"] < streams)
-        ]
+        every = [json.loads(line) for line in records.read_text().splitlines()]
         if keep is not None:
             keep.append(result)
-    audit = result["audit"]
+    ok = [r for r in every if r["status"] == "ok" and (rounds or r["index"] < streams)]
+    audit, window = result["audit"], result["window"]
     gaps = [(b[0] - a[0]) / 1e6 for record in ok for a, b in zip(record["chunks"], record["chunks"][1:], strict=False)]
-    window_s = (result["window"]["end_ns"] - result["window"]["start_ns"]) / 1e9
+    events = sum(window["start_ns"] < at <= window["end_ns"] for record in every for at, _ in record["chunks"])
     return {
-        "lag_p50_ms": audit["stamp_lag_p50_ms"],
-        "lag_p99_ms": audit["stamp_lag_p99_ms"],
+        "lag_p50_ms": audit.get("stamp_lag_p50_ms"),
+        "lag_p99_ms": audit.get("stamp_lag_p99_ms"),
         "ttft_p50_ms": quantile([(r["chunks"][0][0] - r["sent_ns"]) / 1e6 for r in ok], 0.5),
         "itl_p99_ms": quantile(gaps, 0.99),
-        "cpu_us_per_event": audit["cpu_share"] * window_s / audit["stamp_events"] * 1e6,
+        "cpu_us_per_event": audit["cpu_share"] * (window["end_ns"] - window["start_ns"]) / 1e3 / events,
         "max_rss_mib": audit["max_rss_mib"],
         "loop_lag_p99_ms": audit["lag_p99_ms"],
         "cpu_share": audit["cpu_share"],
         "valid": result["valid"],
         "invalid": [item["check"] for item in result["invalid"]],
-        "process_cpu_s": cpu,
-    }, used
+        "events": events,
+        "process_cpu_s": used.total_s,
+        "process_system_share": used.system_s / used.total_s,
+    }, used.others
 
 
 def peer(url, streams, tokens, style):
-    done, _, used = timed([sys.executable, "-m", "benchmarks._peers", style, url, streams, tokens], cwd=HERE.parent)
+    done, used = timed([sys.executable, "-m", "benchmarks._peers", style, url, streams, tokens], cwd=HERE.parent)
     if done.returncode:
         raise RuntimeError(done.stderr[-500:])
-    return json.loads(done.stdout), used
-
-
-def sglang_tool(url, streams, tokens, python, model, *, rust):
-    """The tool itself; it does not see stamps, so lag is not known, only what it makes of TTFT and ITL."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.jsonl"
-        module = "sglang.benchmark.rust_client" if rust else "sglang.benchmark.serving"
-        argv = [python, "-m", module, "--backend", "sglang", "--base-url", url, "--dataset-name", "random-ids"]
-        argv += ["--tokenize-prompt", "--random-input-len", 128, "--random-output-len", tokens]
-        argv += ["--random-range-ratio", "1.0", "--num-prompts", streams, "--max-concurrency", streams]
-        argv += ["--output-file", out, "--output-details", "--disable-tqdm", "--model", model, "--warmup-requests", 0]
-        done, cpu, used = timed(argv)
-        if not out.exists():
-            raise RuntimeError(done.stdout[-300:] + done.stderr[-500:])
-        line = json.loads(out.read_text().splitlines()[-1])
-    # cpu is the whole process, imports and tokenizer included
-    return {
-        "lag_p50_ms": None,
-        "lag_p99_ms": None,
-        "ttft_p50_ms": line["median_ttft_ms"],
-        "itl_p99_ms": line["p99_itl_ms"],
-        "cpu_us_per_event": cpu / max(1, line["total_output_tokens"]) * 1e6,
-        "max_rss_mib": None,
-        "completed": line["completed"],
-    }, used
-
-
-def aiperf_tool(url, streams, tokens, program, model):
-    with tempfile.TemporaryDirectory() as folder:
-        model = os.path.relpath(model)  # an absolute path is taken for a repository's name
-        argv = [program, "profile", "--model", "stamped", "--tokenizer", model, "--url", url, "--endpoint-type", "chat"]
-        argv += ["--streaming", "--concurrency", streams, "--request-count", streams, "--isl", 128, "--osl", tokens]
-        argv += ["--extra-inputs", "ignore_eos:true", "--artifact-dir", folder, "--ui", "none"]
-        done, cpu, used = timed(argv)
-        found = sorted(Path(folder).rglob("*.json"))
-        report = next((json.loads(f.read_text()) for f in found if "profile_export_aiperf" in f.name), None)
-        if report is None:
-            raise RuntimeError((done.stdout + done.stderr)[-800:])
-    return {
-        "lag_p50_ms": None,
-        "lag_p99_ms": None,
-        "ttft_p50_ms": report["time_to_first_token"]["p50"],
-        "itl_p99_ms": report["inter_token_latency"]["p99"],
-        "cpu_us_per_event": cpu / (streams * tokens) * 1e6,
-        "max_rss_mib": None,
-    }, used
-
-
-def guidellm_tool(url, streams, tokens, program, model):
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        argv = [program, "run", "--backend", f"kind=openai_http,target={url},model=stamped"]
-        argv += ["--profile", f"kind=concurrent,streams={streams}"]
-        argv += ["--constraint", f"kind=max_requests,count={streams}"]
-        argv += ["--tokenizer", f"kind=huggingface_auto,model={model}"]
-        argv += ["--data", f"kind=synthetic_text,prompt_tokens=128,output_tokens={tokens}"]
-        argv += ["--output", f"kind=json,path={report}", "--disable-console"]
-        done, cpu, used = timed(argv)
-        if not report.exists():
-            raise RuntimeError((done.stdout + done.stderr)[-800:])
-        metrics = json.loads(report.read_text())["benchmarks"][0]["metrics"]
-    return {
-        "lag_p50_ms": None,
-        "lag_p99_ms": None,
-        "ttft_p50_ms": metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p50"],
-        "itl_p99_ms": metrics["inter_token_latency_ms"]["successful"]["percentiles"]["p99"],
-        "cpu_us_per_event": cpu / (streams * tokens) * 1e6,
-        "max_rss_mib": None,
-    }, used
+    return json.loads(done.stdout), used.others
 
 
 def best(run, repeat, quiet):
@@ -229,22 +110,22 @@ def best(run, repeat, quiet):
 
 
 def clients(options):
-    found = {
-        "ours, uvloop": lambda url: ours(url, options.streams, options.tokens, "uvloop"),
-        "ours, standard library": lambda url: ours(url, options.streams, options.tokens, "asyncio"),
+    size = (options.streams, options.tokens)
+    found: dict[str, Callable] = {
+        "ours, uvloop": partial(ours, streams=size[0], tokens=size[1], loop="uvloop"),
+        "ours, standard library": partial(ours, streams=size[0], tokens=size[1], loop="asyncio"),
     }
-    for style in STYLES:
-        found[style] = partial(peer, streams=options.streams, tokens=options.tokens, style=style)
-    if options.sglang_python:
-        size = (options.streams, options.tokens, options.sglang_python, options.model)
-        found["sglang's own Python client"] = lambda url: sglang_tool(url, *size, rust=False)
-        found["sglang's own Rust client"] = lambda url: sglang_tool(url, *size, rust=True)
-    if options.guidellm:
-        size = (options.streams, options.tokens, options.guidellm, options.model)
-        found["guidellm"] = lambda url: guidellm_tool(url, *size)
-    if options.aiperf:
-        found["aiperf"] = lambda url: aiperf_tool(url, options.streams, options.tokens, options.aiperf, options.model)
-    return found
+    found |= {style: partial(peer, streams=size[0], tokens=size[1], style=style) for style in STYLES}
+    tools = {
+        "sglang.benchmark.serving itself": (partial(_tools.sglang, rust=False), options.sglang_python),
+        "sglang's Rust client itself": (partial(_tools.sglang, rust=True), options.sglang_python),
+        "aiperf itself": (_tools.aiperf, options.aiperf),
+        "guidellm itself": (_tools.guidellm, options.guidellm),
+    }
+    for name, (tool, program) in tools.items():
+        if program and options.model:
+            found[name] = lambda url, tool=tool, program=program: tool(url, *size, program, options.model)
+    return {name: run for name, run in found.items() if not options.clients or options.clients in name}
 
 
 def compare(program, options, outcome):
@@ -270,9 +151,32 @@ def compare(program, options, outcome):
                 outcome[f"{pattern}/{name}"] = {"error": str(error)[-500:]}
                 continue
             figures["others"] = used
+            figures["ttft_error_ms"] = abs(figures["ttft_p50_ms"] - TTFT_MS)
             outcome[f"{pattern}/{name}"] = figures
             cells = (figures.get(column) for column in COLUMNS)
             print(f"{name:34}" + "".join(f"{'-':>13}" if c is None else f"{c:>13.2f}" for c in cells), flush=True)
+
+
+def cost(program, options, outcome):
+    """Processor time of an event in a steady window, all that the process does included, beside a bare loop's.
+
+    Stamps of the server are not read here, as no real trial reads any; the peers' columns include their decoding.
+    """
+    print("\nprocessor time an event, steady, beside a loop that only takes stamps:")
+    for loop in ("uvloop", "asyncio"):
+        for pattern in ("spread", "burst"):
+            with server(program, burst=pattern == "burst") as url:
+                bare, _ = peer(url, options.streams, options.tokens, f"bare {loop}")
+            with server(program, burst=pattern == "burst") as url:
+                full, others = ours(url, options.streams, options.tokens, loop, rounds=2, stamped=False)
+            floor, mine = bare["cpu_us_per_event"], full["cpu_us_per_event"]
+            shares = bare["system_share"], full["process_system_share"]
+            outcome[f"cost/{loop}/{pattern}"] = {"bare": bare, "ours": full, "ratio": mine / floor, "others": others}
+            print(
+                f"  {loop:8} {pattern:7} ours {mine:5.2f} us ({100 * shares[1]:.0f} % of it in the kernel), bare loop "
+                f"{floor:5.2f} us ({100 * shares[0]:.0f} %): {mine / floor:.2f} times, others {others:.2f}",
+                flush=True,
+            )
 
 
 def ceiling(program, options, outcome):
@@ -302,13 +206,15 @@ def verdicts(program, options, outcome):
     ):
         if options.only and options.only != label:
             continue
-        right = 0
+        right, reasons = 0, Counter[str]()
         for _ in range(options.trials):
             with server(program, burst=False) as url:
-                figures, _ = ours(url, streams, 40, loop, rounds=1)
+                figures, _ = ours(url, streams, options.verdict_tokens, loop, rounds=1)
             right += figures["valid"] is expected
-        outcome[f"verdicts/{label}"] = [right, options.trials]
-        print(f"{label} client ({streams} streams, {loop}): {right} of {options.trials} judged right", flush=True)
+            reasons.update(figures["invalid"])
+        outcome[f"verdicts/{label}"] = {"right": right, "trials": options.trials, "checks": dict(reasons)}
+        why = ", ".join(f"{check} {times} x" for check, times in reasons.most_common()) or "no check failed"
+        print(f"{label} client ({streams} streams, {loop}): {right} of {options.trials} right ({why})", flush=True)
 
 
 def memory(program, options, outcome):
@@ -327,7 +233,7 @@ def memory(program, options, outcome):
     )
 
 
-PARTS = {"compare": compare, "ceiling": ceiling, "verdicts": verdicts, "memory": memory}
+PARTS = {"compare": compare, "cost": cost, "ceiling": ceiling, "verdicts": verdicts, "memory": memory}
 
 
 def main(argv=None):
@@ -342,11 +248,13 @@ def main(argv=None):
     parser.add_argument("--saturated", type=int, default=8192)
     parser.add_argument("--only", choices=("saturated", "healthy"), help="of the verdicts")
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--verdict-tokens", type=int, default=20, help="tokens of each answer in the verdicts")
     parser.add_argument("--long", type=int, default=100_000)
     parser.add_argument("--sglang-python", help="a Python with sglang 0.5.23, for its own clients")
     parser.add_argument("--model", help="folder with a tokenizer, for tools that want one")
     parser.add_argument("--aiperf", help="the aiperf program")
     parser.add_argument("--guidellm", help="the guidellm program")
+    parser.add_argument("--clients", help="only those clients of the comparison whose name contains this")
     parser.add_argument("--svg", help="draw the lag of the comparison into this file")
     parser.add_argument("--json", help="write all figures to this file")
     options = parser.parse_args(argv)
