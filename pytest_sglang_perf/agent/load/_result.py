@@ -5,28 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from ._digest import STATUSES, Tally
+from ._judge import Judge, judge_client, judge_requests
 from ._probe import quantile
 
 if TYPE_CHECKING:
-    from ._spec import Limits, Spec
-
-_MIN_SAMPLED = 4
-_MIN_SEEN = 5
-_MOST_P50_MS = 20.0
-_MOST_P99_MS = 100.0
-
-
-class Judge:
-    """Collects what makes a trial invalid."""
-
-    def __init__(self) -> None:
-        self.invalid: List[Dict[str, Any]] = []
-
-    def check(self, name: str, value: Optional[float], bound: float, message: str, *, least: bool = False) -> None:
-        """Note ``message`` if the value is beyond its bound (below it for ``least``). None is no evidence."""
-        if value is None or (value >= bound if least else value <= bound):
-            return
-        self.invalid.append({"check": name, "value": value, "bound": bound, "message": message})
+    from ._spec import Spec
 
 
 def build(
@@ -66,8 +49,8 @@ def build(
         audit["server_running_mean"] = sum(seen) / len(seen) if seen else None
         audit["server_running_samples"] = len(seen)
     if whole:
-        _judge_requests(judge, spec.limits, inside, total, tally)
-        _judge_client(judge, spec, audit, inside)
+        judge_requests(judge, spec.limits, inside, total, tally)
+        judge_client(judge, spec, audit, inside)
     cached = inside.cached_share
     if whole and not spec.shared_prefix and cached is not None:
         judge.check(
@@ -184,106 +167,3 @@ def _inside_ms(flat: Sequence[int], low: int, high: int) -> List[float]:
 
 def _ms(seconds: Optional[float]) -> Optional[float]:
     return None if seconds is None else seconds * 1e3
-
-
-def _judge_requests(judge: Judge, limits: Limits, inside: Inside, total: int, tally: Tally) -> None:
-    counts = inside.counts
-    bad = counts["failed"] + counts["errored"] + counts["empty"]
-    short = counts["short"]
-    if total:
-        judge.check(
-            "failed_share",
-            bad / total,
-            limits.max_failed_share,
-            f"{bad} of {total} requests gave no usable answer ({counts['failed']} failed, {counts['errored']} errored, "
-            f"{counts['empty']} empty); see errors",
-        )
-        judge.check(
-            "short_share",
-            short / total,
-            limits.max_short_share,
-            f"{short} of {total} answers were shorter than ordered although ignore_eos was set: figures of different "
-            "lengths cannot be compared",
-        )
-    if tally.sampled >= _MIN_SAMPLED and tally.constant:
-        (content, times) = tally.constant.most_common(1)[0]
-        judge.check(
-            "constant_output",
-            times / tally.sampled,
-            limits.max_constant_share,
-            f"{times} of {tally.sampled} sampled answers consist of {content!r} over and over: the model computes "
-            "garbage",
-        )
-
-
-def _judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Inside) -> None:
-    """Was it the client that was slow?
-
-    Lag is judged in real time against what it distorts: 5 ms are nothing beside a time to first token of a second and
-    everything beside one of 5 ms. What was measured has the lag in it already, so the lag is taken off first, and the
-    tolerance is capped: a client must not be excused by the slowness that it causes.
-    """
-    limits = spec.limits
-    used, waited = audit.get("cpu_share") or 0.0, audit.get("cpu_wait_share") or 0.0
-    judge.check(
-        "cpu_share",
-        used + waited,
-        limits.cpu_share,
-        f"the load generator needed {100 * (used + waited):.0f} % of its core ({100 * used:.0f} % used, "
-        f"{100 * waited:.0f} % spent waiting behind other programs): it, not the server, was the limit",
-    )
-    measured = inside.ttft_ms(0.5) or 0.0
-    late = audit.get("lag_p50_ms") or 0.0
-    ttft = max(0.0, measured - late)
-    beside = f"of the median time to first token ({ttft:.1f} ms in real time)"
-    bound = max(limits.lag_p50_ms, min(_MOST_P50_MS, limits.lag_p50_share * ttft))
-    judge.check(
-        "lag_p50_ms",
-        late,
-        bound,
-        f"the load generator was {late:.1f} ms late (median, real time); tolerated are {bound:.1f} ms: "
-        f"{limits.lag_p50_ms:g} ms, or {100 * limits.lag_p50_share:.0f} % {beside} up to {_MOST_P50_MS:g} ms. "
-        "Medians would be its own",
-    )
-    late = audit.get("lag_p99_ms") or 0.0
-    ttft = max(0.0, measured - late)
-    beside = f"of the median time to first token ({ttft:.1f} ms in real time)"
-    bound = max(limits.lag_p99_ms, min(_MOST_P99_MS, limits.lag_share * ttft))
-    judge.check(
-        "lag_p99_ms",
-        late,
-        bound,
-        f"the load generator was {late:.1f} ms late (p99, real time); tolerated are {bound:.1f} ms: "
-        f"{limits.lag_p99_ms:g} ms, or {100 * limits.lag_share:.0f} % {beside} up to {_MOST_P99_MS:g} ms. "
-        "Tails would be its own",
-    )
-    if spec.arrival.closed:
-        asked = spec.arrival.concurrency
-        delivered = audit.get("delivered_concurrency") or 0.0
-        judge.check(
-            "delivered_concurrency",
-            delivered,
-            limits.delivered_share * asked,
-            f"only {delivered:.1f} of {asked} requests were in flight on average: the level was not held",
-            least=True,
-        )
-        if (audit.get("server_running_samples") or 0) >= _MIN_SEEN:
-            seen = audit["server_running_mean"]
-            judge.check(
-                "server_running",
-                seen,
-                limits.server_share * asked,
-                f"the server says it had {seen:.1f} requests on average (running and waiting), while {asked} were to "
-                "be in flight: something between us and the server holds them back",
-                least=True,
-            )
-    elif spec.arrival.max_concurrency is None:
-        late = audit.get("schedule_lag_p99_ms") or 0.0
-        bound = max(limits.schedule_lag_p99_ms, min(_MOST_P99_MS, limits.lag_share * ttft))
-        judge.check(
-            "schedule_lag_p99_ms",
-            late,
-            bound,
-            f"requests left {late:.1f} ms after their time (p99, real time); at most {bound:.1f} ms is tolerated: the "
-            "arrival pattern was not the one asked for",
-        )
