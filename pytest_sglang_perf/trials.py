@@ -60,7 +60,7 @@ class TrialRecord:
 
 
 class LoadEnded(Exception):
-    """The trial was ended because the server died; carries how many requests had finished."""
+    """The trial was ended because the server died or froze; carries how many requests had finished."""
 
     def __init__(self, reason: str, requests: int) -> None:
         super().__init__(reason)
@@ -104,7 +104,7 @@ def run_trial(
     """Run one trial of ``workload`` at ``level`` and return its metrics.
 
     Raises:
-        LoadEnded: the server died meanwhile.
+        LoadEnded: the server died meanwhile, or froze.
         TrialInvalid: the client or the output was not trustworthy; the message has every reason.
         ConnectionLost, AgentError: the node is the trouble.
     """
@@ -136,6 +136,8 @@ def run_trial(
     result = end["result"]
     if result["ended_by"] == "server_died":
         raise LoadEnded(boot.dead() or "the server died" if boot else "the server died", _finished(result))
+    if result["ended_by"] == "stall" and boot is not None:
+        raise LoadEnded(_stalled(result), _finished(result))
     if not result["valid"]:
         reasons = "\n".join(f"  - {check['message']}" for check in result["invalid"])
         raise TrialInvalid(
@@ -167,6 +169,15 @@ def _wait(node: OpenNode, boot: Boot | None, events: _Events, limit_s: float) ->
             )
     assert events.end is not None
     return events.end
+
+
+def _stalled(result: dict[str, Any]) -> str:
+    frozen = result.get("frozen") or {}
+    if not frozen:
+        return "no progress: no stream received a byte within limits.stall_s"
+    text = f"no progress for {frozen['silent_s']:.0f} s: no stream received a byte, "
+    stopped = [f"{one['title']} (pid {one['pid']}) is stopped (state {one['state']})" for one in frozen["stopped"]]
+    return text + ("; ".join(stopped) or "and the server's log said nothing")
 
 
 def _finished(result: dict[str, Any]) -> int:

@@ -22,6 +22,7 @@ from .outbox import CHATTER, LOG, VITAL
 from .postmortem import PostMortem
 from .procfs import Process
 from .protocol import OrderError, Params
+from .pulse import is_sign_of_life
 from .readiness import READY_PATHS, Readiness, fetch_server_info
 from .record import Record
 from .redact import Redactor, secret_values
@@ -38,6 +39,7 @@ _LOOK_SHARE = 50  # times the cost of a look
 _SWEEP_S = 15.0
 _MEMORY_S = 10.0  # a driver frees the memory of a killed process within seconds
 _MEMORY_SLACK_MIB = 256.0
+_STOPPED = frozenset("Tt")
 _SECRET_PREFIX = "{secret_file:"  # noqa: S105 - a placeholder
 
 Emit = Callable[..., None]
@@ -61,6 +63,7 @@ class _Boot:
         self.stopping = False
         self.seen: Dict[int, int] = {}  # what was found below it, pid to start time: also what leaves the tree later
         self.strangers: Set[Tuple[int, int]] = set()
+        self.spoke_ns = time.monotonic_ns()  # when its log last showed a sign of life
         self.swept = asyncio.Event()
         self.tasks: List[asyncio.Task[None]] = []
         self.secret_paths: List[Path] = []
@@ -210,6 +213,16 @@ class Boots:
             waits = [asyncio.ensure_future(boot.swept.wait()) for boot in self._boots.values()]
             await asyncio.wait(waits, timeout=term_s + _SWEEP_S + _MEMORY_S)
 
+    def stopped(self, boot: _Boot) -> List[Dict[str, Any]]:
+        """The processes of a server that are stopped or held by a debugger."""
+        known = {boot.child.pid: boot.child.start, **boot.seen}
+        found = [one for one in map(procfs.process, known) if one is not None and one.start == known[one.pid]]
+        return [
+            {"pid": one.pid, "title": boot.redactor.text(procfs.command(one.pid))[:200], "state": one.state}
+            for one in found
+            if one.state in _STOPPED
+        ]
+
     # -- launching --------------------------------------------------------------------------------------------
 
     def _boot(self, params: Params) -> _Boot:
@@ -342,6 +355,8 @@ class Boots:
         await self._close(boot, killed)
 
     def _tell(self, boot: _Boot, lines: List[Line]) -> None:
+        if any(is_sign_of_life(line.text) for line in lines):
+            boot.spoke_ns = lines[-1].ns
         for first in range(0, len(lines), _LINES_A_MESSAGE):
             part = [[line.offset, line.ns, line.text] for line in lines[first : first + _LINES_A_MESSAGE]]
             self._emit("boot.log", LOG, boot=boot.name, lines=part)

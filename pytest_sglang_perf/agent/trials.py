@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,11 +18,14 @@ from .children import Child, Children, exit_text
 from .gpu import Sampler
 from .outbox import CHATTER, VITAL
 from .protocol import OrderError, Params
+from .pulse import SILENT_S, Pulse
 from .tasks import Tasks
 
 __all__ = ["Trials"]
 
 _HAND_OVER_S = 60.0  # what a cancelled load process has to write what it has
+_WATCH_S = 0.5
+_HEARS_S = 2.0
 _LONGEST_LINE = 64 * 1024 * 1024
 _KEY_VARIABLE = "SGLANG_PERF_API_KEY"
 
@@ -29,12 +33,16 @@ _KEY_VARIABLE = "SGLANG_PERF_API_KEY"
 class _Trial:
     """One trial that runs."""
 
-    def __init__(self, name: str, boot: Optional[str], child: Child, sampler: Optional[Sampler]) -> None:
+    def __init__(
+        self, name: str, boot: Optional[str], child: Child, sampler: Optional[Sampler], pulse: Optional[Pulse]
+    ) -> None:
         self.name = name
         self.boot = boot
         self.child = child
         self.sampler = sampler
+        self.pulse = pulse
         self.cancelled: Optional[str] = None
+        self.frozen: Optional[Dict[str, Any]] = None
         self.refused: Optional[str] = None
 
 
@@ -79,6 +87,7 @@ class Trials:
             if boot.api_key:
                 env[_KEY_VARIABLE] = boot.api_key
                 spec["api_key_env"] = _KEY_VARIABLE
+        pulse = _pulse(spec) if boot_name is not None else None
         records = self._run_dir / f"trial-{name}.jsonl"
         spec["records_path"] = str(records)
         if params.optional("url"):
@@ -90,10 +99,13 @@ class Trials:
         except OSError as error:
             await self._stop_sampler(sampler)
             raise OrderError("spawn_failed", f"cannot start the load process: {error}") from None
-        trial = _Trial(name, None if boot_name is None else str(boot_name), child, sampler)
+        trial = _Trial(name, None if boot_name is None else str(boot_name), child, sampler, pulse)
         self._running[name] = trial
         self._say(trial, spec)
-        self._tasks.add(self._follow(trial, records, samples))
+        follow = self._tasks.add(self._follow(trial, records, samples))
+        if pulse is not None:
+            watch = self._tasks.add(self._watch(trial, pulse))
+            follow.add_done_callback(lambda _: watch.cancel())
         if trial.boot is not None and trial.boot not in self._boots.names():
             self._cancel(trial, "server_died")
         return {}
@@ -149,6 +161,24 @@ class Trials:
             self._say(trial, {"cancel": reason})
             self._loop.call_later(_HAND_OVER_S, self._kill, trial)
 
+    async def _watch(self, trial: _Trial, pulse: Pulse) -> None:
+        """End the trial when its server has frozen: nothing will come, and nobody else would notice."""
+        assert trial.boot is not None
+        while trial.cancelled is None:
+            await asyncio.sleep(_WATCH_S)
+            try:
+                boot = self._boots.get(trial.boot)
+            except OrderError:
+                return  # it died, which ends the trial otherwise
+            trial.frozen = pulse.frozen(time.monotonic_ns(), boot.spoke_ns, self._boots.stopped(boot))
+            if trial.frozen is not None:
+                self._cancel(trial, "stall")
+                self._loop.call_later(_HEARS_S, self._terminate, trial)
+
+    def _terminate(self, trial: _Trial) -> None:
+        # Until its load begins, a load process waits for the server, and hears signals only.
+        trial.child.signal(signal.SIGTERM)
+
     def _kill(self, trial: _Trial) -> None:
         if not trial.child.exited.done():
             trial.child.popen.kill()
@@ -159,6 +189,8 @@ class Trials:
         trouble = await self._stop_sampler(trial.sampler)
         if result is None:
             result = _no_result(trial, code, self._run_dir / f"trial-{trial.name}.stderr")
+        if trial.frozen is not None and result["ended_by"] != "done":
+            result["ended_by"], result["frozen"] = "stall", trial.frozen
         for pipe in (trial.child.popen.stdin, trial.child.popen.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -196,11 +228,21 @@ class Trials:
                 elif isinstance(message.get("error"), dict):
                     trial.refused = str(message["error"].get("message"))
                 elif isinstance(message.get("progress"), dict):
+                    if trial.pulse is not None:
+                        trial.pulse.report(message["progress"])
                     self._emit(
                         "trial.progress", CHATTER, trial=trial.name, ns=time.monotonic_ns(), **message["progress"]
                     )
         finally:
             transport.close()
+
+
+def _pulse(spec: Dict[str, Any]) -> Optional[Pulse]:
+    """What watches the server's progress."""
+    if spec.get("tool"):
+        return None  # another engine, which does not tell how far it is
+    silent_s = (spec.get("limits") or {}).get("silent_s", SILENT_S)
+    return Pulse(time.monotonic_ns(), float(silent_s))
 
 
 def _no_result(trial: _Trial, code: int, stderr: Path) -> Dict[str, Any]:

@@ -203,6 +203,8 @@ class Boot:
 
     def _is_dead(self, now: float) -> str | None:
         """Why the server counts as dead now, or None. Called with the lock held."""
+        if self.crash is not None:
+            return "crashed before"  # what has frozen may take its time to go, and is of no use meanwhile
         if self._exit is not None:
             return "exited"
         if self._child_since is not None and now - self._child_since > CHILD_GRACE_S:

@@ -193,6 +193,9 @@ class Limits(_Model):
     """When a trial is ended, and when it does not count. What is not set is the load engine's own default."""
 
     stall_s: Seconds = Field(60.0, description="No byte for so long fails a stream; on all streams, it ends the trial.")
+    silent_s: Seconds = Field(
+        20.0, description="No token and no word of the server's log for so long: it has frozen, and is booted afresh."
+    )
     deadline_s: Seconds = Field(1800.0, description="The longest a trial may take.")
     max_cached_share: Share = Field(0.01, description="Share of prompt tokens that may come from the prefix cache.")
     max_failed_share: Share | None = Field(None, description="Share of requests that may give no usable answer.")

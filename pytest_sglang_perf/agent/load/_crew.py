@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection as Channel
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from time import monotonic_ns
-from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import IO, TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ._drive import Progress, Yield, allow_files, drive, new_event_loop, no_collections
 from ._engine import Engine
@@ -87,6 +87,13 @@ class _Remote:
         except OSError:
             if self.engine is not None:
                 self.engine.stop("cancelled")
+
+
+def together(parts: Sequence[Progress]) -> Progress:
+    """The progress of all workers: counts add up, and silence lasts since the last of them heard something."""
+    total = {key: sum(part[key] for part in parts) for key in parts[0]}
+    total["silent_since_ns"] = max(part["silent_since_ns"] for part in parts)
+    return total
 
 
 def _part(path: str, worker: int) -> Path:
@@ -218,7 +225,7 @@ class Crew:
             self._merge(done)
         elif kind == "progress":
             self._progress[worker] = value
-            on_progress({key: sum(part[key] for part in self._progress.values()) for key in value})
+            on_progress(together(list(self._progress.values())))
         elif kind in ("ready", "full", "exhausted"):
             getattr(self, "_on_" + kind)(value)
         elif kind == "wrong":

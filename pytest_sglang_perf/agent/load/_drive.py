@@ -114,6 +114,7 @@ def progress(engine: Engine) -> Progress:
         "failed": counts["failed"] + counts["empty"] + counts["short"] + counts["errored"],
         "running": engine.in_flight,
         "tokens": engine.digester.tally.tokens,
+        "silent_since_ns": engine.silent_since_ns,
     }
 
 

@@ -90,6 +90,7 @@ class Engine:
         self._next_index = self.worker
         self._ready: Deque[Exchange] = deque()
         self._failures_in_a_row = 0
+        self._ended_ns = 0
         self._tasks: Set[asyncio.Task[Any]] = set()
         parts = urlsplit(spec.url)
         self._host = parts.hostname or ""
@@ -193,6 +194,7 @@ class Engine:
             self.spawn(self._resend(connection, exchange))
             return
         self._over(exchange, now_ns)
+        self._ended_ns = now_ns
         if self.pattern is not None:
             self.pattern.ended(connection)
         self.conductor.completed(exchange.index, now_ns)
@@ -266,6 +268,16 @@ class Engine:
                 self.stop("all_failed")
             else:
                 self._watch_stalls(now, int(limits.stall_s * 1e9))
+
+    @property
+    def silent_since_ns(self) -> int:
+        """Since when no stream has received a byte; 0 while none is waited for."""
+        waiting = [c.exchange.sent_ns or 0 for c in self.connections if c.exchange is not None]
+        if not waiting:
+            return 0
+        heard = (c.last_ns for c in self.connections if c.exchange is None or c.last_ns != c.exchange.sent_ns)
+        # What is sent now and then must not hide that nothing is answered, so the oldest question counts.
+        return max(self._ended_ns, min(waiting), max(heard, default=0))
 
     def _watch_stalls(self, now: int, limit_ns: int) -> None:
         busy = [c for c in self.connections if c.exchange is not None]

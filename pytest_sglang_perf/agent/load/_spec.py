@@ -55,6 +55,7 @@ class Limits:
     """Bounds of a valid trial; seconds and milliseconds are real ones, never simulated."""
 
     stall_s: float = 60.0
+    silent_s: float = 20.0  # for the agent, which sees the server's log and processes as well
     deadline_s: float = 3600.0
     max_cached_share: float = 0.01
     max_failed_share: float = 0.05

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -85,3 +86,44 @@ def test_an_order_that_the_engine_refuses_is_told(client, events):
     result = events.wait("trial.end", timeout=30)["result"]
     assert result["valid"] is False
     assert result["invalid"][0]["check"] == "load_process"
+
+
+def run_until_it_flows(client, events, streaming, **limits):
+    order = {**spec(streaming, 100_000), "limits": limits}
+    client.request("trial.start", timeout=30, trial="t1", boot="b1", url=None, spec=order, gpu_period_ms=None)
+    until(lambda: [e for e in events.named("trial.progress") if e["ok"] > 4], "the trial runs", timeout=30)
+
+
+def test_a_stopped_server_ends_its_trial_and_is_named(client, events, streaming):
+    """Before the limit for silence: a stopped process leaves no doubt."""
+    run_until_it_flows(client, events, streaming, silent_s=100, stall_s=100)
+    os.kill(streaming["pid"], signal.SIGSTOP)
+    result = events.wait("trial.end", timeout=40)["result"]
+    assert result["ended_by"] == "stall"
+    (stopped,) = result["frozen"]["stopped"]
+    assert (stopped["pid"], stopped["state"]) == (streaming["pid"], "T")
+    assert result["counts"]["ok"] > 4
+
+
+def test_a_server_that_goes_on_in_time_was_not_frozen(client, events, streaming):
+    run_until_it_flows(client, events, streaming, silent_s=100, stall_s=100)
+    done = events.named("trial.progress")[-1]["ok"]
+    os.kill(streaming["pid"], signal.SIGSTOP)
+    until(
+        lambda: time.monotonic_ns() - events.named("trial.progress")[-1]["silent_since_ns"] > 2e9,
+        "the streams are silent",
+        timeout=30,
+    )
+    os.kill(streaming["pid"], signal.SIGCONT)
+    until(lambda: events.named("trial.progress")[-1]["ok"] > done + 8, "the trial goes on", timeout=30)
+    assert not events.named("trial.end")
+
+
+def test_an_order_before_which_the_server_froze_ends_too(client, events, streaming):
+    """The load process still waits for an answer to its questions, and hears no order."""
+    os.kill(streaming["pid"], signal.SIGSTOP)
+    order = {**spec(streaming, 100), "flush_cache": True, "limits": {"silent_s": 100}}
+    client.request("trial.start", timeout=30, trial="t1", boot="b1", url=None, spec=order, gpu_period_ms=None)
+    result = events.wait("trial.end", timeout=40)["result"]
+    assert result["ended_by"] == "stall"
+    assert [one["pid"] for one in result["frozen"]["stopped"]] == [streaming["pid"]]

@@ -201,7 +201,7 @@ def test_the_load_spec_of_a_closed_level(read) -> None:
         "vocab": None,
         "seed": 1,
         "flush_cache": True,
-        "limits": {"stall_s": 60.0, "deadline_s": 1800.0, "max_cached_share": 0.01},
+        "limits": {"stall_s": 60.0, "silent_s": 20.0, "deadline_s": 1800.0, "max_cached_share": 0.01},
         "workers": None,
         "sampling": {"temperature": 0, "ignore_eos": True},
     }
@@ -260,7 +260,7 @@ def test_every_limit_of_the_load_engine_can_be_set(read, name: str) -> None:
     workload = read(WORKLOAD.format(f"concurrency: 1, limits: {{{name}: 0.125}}")).workload()
     limits = load_spec.parse(workload.spec(1) | {"url": "http://h:1"}).limits
     assert getattr(limits, name) == 0.125
-    others = {"stall_s": 60.0, "deadline_s": 1800.0, "max_cached_share": 0.01}
+    others = {"stall_s": 60.0, "silent_s": 20.0, "deadline_s": 1800.0, "max_cached_share": 0.01}
     assert dataclasses.replace(limits, **{name: 0}) == dataclasses.replace(load_spec.Limits(**others), **{name: 0})
 
 
