@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf.agent.pulse import is_sign_of_life
 from pytest_sglang_perf.errors import AgentError, ConnectionLost, CrashedUnderLoad, ServerCrashed
 from pytest_sglang_perf.server.classes import crash_class
 from pytest_sglang_perf.server.classify import Classifier
@@ -36,6 +39,8 @@ CHILD_GRACE_S = 2.0
 CEILING_S = 3 * 3600.0
 #: A /health probe generates a token, behind whatever the server is busy with.
 PROBE_TIMEOUT_S = 30.0
+#: Of a log that says nothing about its end, so many last lines are shown.
+LAST_WORDS = 3
 #: sglang's own drain takes 5 s.
 STOP_S = 10.0
 
@@ -297,10 +302,18 @@ class Boot:
         with self._changed:
             diagnosis = self.diagnose(reason)
         self._kill()
+        diagnosis = self._in_silence(diagnosis, reason)
         text, crash_class = crash_report(self, diagnosis, level=level, requests=requests)
         error = CrashedUnderLoad(text, crash_class=crash_class, server=self.server.name, level=level, requests=requests)
         self.crash = error
         return error
+
+    def _in_silence(self, diagnosis: Diagnosis, reason: str) -> Diagnosis:
+        """What kills without a word leaves the last words as evidence, and how its silence was noticed."""
+        cause = f"{diagnosis.cause}; {reason}" if reason.startswith("no progress") else diagnosis.cause
+        said = ((number, self.lines[number - 1]) for number in range(len(self.lines), 0, -1))
+        last = list(islice((line for line in said if line[1].strip() and is_sign_of_life(line[1])), LAST_WORDS))
+        return replace(diagnosis, cause=cause, evidence=diagnosis.evidence or tuple(reversed(last)))
 
     def _fail(self, diagnosis: Diagnosis) -> ServerCrashed:
         text, crash_class = crash_report(self, diagnosis)
