@@ -12,7 +12,10 @@ TRACEBACK = "Traceback (most recent call last):"
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _SURVIVED = ("Exception in thread", "Exception ignored in", "Task exception was never retrieved")
 # The outermost frame of an exception that nobody caught; where one is caught and logged, it begins further in.
-_OUTERMOST = re.compile(r'"<frozen runpy>"|, in <module>|multiprocessing/process\.py", line \d+, in _bootstrap')
+_OUTERMOST = re.compile(
+    r'"<frozen runpy>"|/runpy\.py", line \d+, in _run|, in <module>'
+    r'|multiprocessing/process\.py", line \d+, in _bootstrap'
+)
 
 
 class Blocks:

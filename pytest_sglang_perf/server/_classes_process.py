@@ -53,6 +53,7 @@ PROCESS_CLASSES = (
             r"\[PG .*\] .*ran for \d+ milliseconds before timing out",
         ),
         depth=Depth.WRAPPER,
+        precursor=True,
         links=sglang_issue(3784, 18421, 22511),
     ),
     CrashClass(

@@ -10,7 +10,7 @@ _DEATH = re.compile(
     r"""
       (?P<exception>
         (?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController|Multi\w+)\ hit\ an\ exception)
-    | (?P<sigquit>   Received\ sigquit\ from\ a\ child\ proces|SIGQUIT\ received\.)
+    | (?P<sigquit>   (?:Message:\ ')?Received\ sigquit\ from\ a\ child\ proces|SIGQUIT\ received\.)
     | (?P<subprocess>[Ss]ubprocess\ \S+\ \(pid=\d+\)\ crashed)
     | (?P<child>     Rank\ \d+\ scheduler\ (?:died|is\ dead)|Scheduler\ or\ DataParallelController\ \d+\ terminated)
     | (?P<init>      Initialization\ failed\.)
@@ -20,6 +20,8 @@ _DEATH = re.compile(
                         |ambiguous\ option|one\ of\ the\ arguments))
     | (?P<native>    Fatal\ Python\ error:|terminate\ called\ after\ throwing|!+\ Segfault\ encountered
                         |Segmentation\ fault)
+    | (?P<group>     .{0,160}(?:Process\ group\ watchdog\ thread\ terminated\ with\ exception
+                        |we\ are\ taking\ the\ entire\ process\ down))
     | (?P<killed>    Killed$|\S+:\ line\ \d+:\ +\d+\ Killed\ )
     | (?P<killtree>  kill_process_tree\ called:\ .*include_parent=True)
     """,
@@ -39,6 +41,7 @@ def may_end(text: str) -> bool:
         or "ied" in text
         or "dead" in text
         or "ermina" in text
+        or "taking the entire" in text
         or "failed" in text
         or "imeout" in text
         or "Segm" in text

@@ -16,6 +16,7 @@ __all__ = ["CLASSES", "CrashClass", "Depth", "crash_class", "search_classes", "s
 CLASSES: tuple[CrashClass, ...] = (*LAUNCH_CLASSES, *DEVICE_CLASSES, *PROCESS_CLASSES)
 """In order of priority: where one traceback fits several of the same depth, the first of them is taken."""
 
+_NPU_CODE = re.compile(r"E[A-Z]\d{4}: ")
 _BY_NAME = {entry.name: entry for entry in CLASSES}
 ORDER = {entry.name: order for order, entry in enumerate(CLASSES)}
 
@@ -91,6 +92,8 @@ def suspicious(text: str) -> bool:
         or "reinstall" in text
         or "fallen" in text
         or "Segf" in text
+        or "HSA_STATUS" in text
+        or _NPU_CODE.search(text) is not None
     )
 
 

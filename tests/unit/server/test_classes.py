@@ -58,6 +58,7 @@ def test_every_sample_inside_a_scheduler_traceback(name: str, sample: str) -> No
 def harmless_samples() -> list[tuple[str, str]]:
     ends = (
         "Subprocess",
+        "Process group watchdog thread terminated",
         "Rank",
         "Scheduler",
         "Initialization",
