@@ -20,13 +20,13 @@ _DEATH = re.compile(
                         |ambiguous\ option|one\ of\ the\ arguments))
     | (?P<native>    Fatal\ Python\ error:|terminate\ called\ after\ throwing|!+\ Segfault\ encountered
                         |Segmentation\ fault)
-    | (?P<group>     .{0,160}(?:Process\ group\ watchdog\ thread\ terminated\ with\ exception
-                        |we\ are\ taking\ the\ entire\ process\ down))
     | (?P<killed>    Killed$|\S+:\ line\ \d+:\ +\d+\ Killed\ )
     | (?P<killtree>  kill_process_tree\ called:\ .*include_parent=True)
     """,
     re.VERBOSE,
 )
+# torch's watchdog, behind a head of any length.
+_GROUP = ("Process group watchdog thread terminated with exception", "we are taking the entire process down")
 _STOP = re.compile(r"SIGTERM received|SIGINT received|Gracefully exiting|KeyboardInterrupt\b|Terminated$")
 
 
@@ -59,7 +59,9 @@ def death_kind(text: str) -> str | None:
     ``exception`` is followed by its traceback; every other kind stands for itself. Soft watchdogs only dump.
     """
     found = _DEATH.match(text)
-    return None if found is None else found.lastgroup
+    if found is not None:
+        return found.lastgroup
+    return "group" if any(words in text for words in _GROUP) else None
 
 
 def asks_to_stop(text: str) -> bool:

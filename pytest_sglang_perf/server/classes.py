@@ -34,7 +34,17 @@ def _words(entry: CrashClass) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for some in words for word in some or ()))
 
 
-_SEARCH = tuple((entry, _words(entry), _joined(entry.patterns)) for entry in CLASSES if entry.patterns)
+_NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d+")
+
+
+def _shape(text: str) -> str:
+    """The text without what differs between complaints of the same kind: numbers and hexadecimal ids."""
+    return _NUMBERS.sub("0", text)
+
+
+_SEARCH = tuple(
+    (entry, tuple(map(_shape, _words(entry))), _joined(entry.patterns)) for entry in CLASSES if entry.patterns
+)
 
 
 def crash_class(name: str) -> CrashClass:
@@ -98,18 +108,19 @@ def suspicious(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def _candidates(shape: str) -> tuple[tuple[CrashClass, re.Pattern[str]], ...]:
+    """The classes of which a line of this shape has a required word."""
+    return tuple((entry, pattern) for entry, words, pattern in _SEARCH if any(word in shape for word in words))
+
+
+@lru_cache(maxsize=4096)
 def search_classes(text: str) -> tuple[tuple[CrashClass, str], ...]:
     """Every class that matches ``text``, in order of priority, with the detail that its pattern picked out.
 
     Remembered, because what fills gigabytes of log is a few complaints repeated.
     """
     found = []
-    for entry, words, pattern in _SEARCH:
-        for word in words:
-            if word in text:
-                break
-        else:
-            continue
+    for entry, pattern in _candidates(_shape(text)):
         match = pattern.search(text)
         if match is not None:
             detail = next((value for value in match.groupdict().values() if value), "")

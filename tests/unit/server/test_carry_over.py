@@ -70,15 +70,15 @@ CRASHES = {
         (
             "[rank4]:[E304 12:54:52.1 ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum=1, OpType=ALLREDUCE) ran for 600049 milliseconds before timing out.\n"
-            "[rank4]:[E304 12:54:52.2 ProcessGroupNCCL.cpp:630] [Rank 4] To avoid data inconsistency, we are taking the "
-            "entire process down.\n"
+            "[rank4]:[E304 12:54:52.2 ProcessGroupNCCL.cpp:630] [Rank 4] To avoid data inconsistency, we are taking "
+            "the entire process down.\n"
         ),
         "collective-timeout",
     ),
     "an excerpt that begins with what() of the watchdog": (
         (
-            "  what():  [PG ID 2 PG GUID 3 Rank 1] Process group watchdog thread terminated with exception: CUDA error: "
-            "an illegal memory access was encountered\nframe #0: c10::Error::Error + 0x96\n"
+            "  what():  [PG ID 2 PG GUID 3 Rank 1] Process group watchdog thread terminated with exception: CUDA "
+            "error: an illegal memory access was encountered\nframe #0: c10::Error::Error + 0x96\n"
         ),
         "illegal-memory-access",
     ),
