@@ -24,6 +24,7 @@ _PAUSE_S = 0.001
 _PIECES = 32
 _HURRY_BYTES = 256 << 20
 _SAMPLE_EVERY = 8
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def status_of(exchange: Exchange, finish: Optional[str], *, ignore_eos: bool) -> str:
@@ -235,7 +236,7 @@ def _line(record: Dict[str, Any], chunks: List[Optional[int]]) -> str:
     pairs = ("[%s,%s]," * (len(chunks) // 2))[:-1] % tuple(chunks)
     if None in chunks:
         pairs = pairs.replace("None", "null")
-    return '{},"chunks":[{}]}}\n'.format(json.dumps(record, separators=(",", ":"))[:-1], pairs)
+    return f'{_encode(record)[:-1]},"chunks":[{pairs}]}}\n'
 
 
 def to_record(exchange: Exchange, status: str, summary: Dict[str, Any]) -> Dict[str, Any]:
