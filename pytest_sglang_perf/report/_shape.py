@@ -53,6 +53,7 @@ class Claim(_Shape):
     reference: Side | None
     level: Number | None = None
     verdict: Verdict | None = None
+    blame: str = ""
 
 
 class Error(_Shape):
