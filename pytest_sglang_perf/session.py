@@ -26,6 +26,7 @@ from pytest_sglang_perf.errors import (
 )
 from pytest_sglang_perf.measurement import Budget, Measurement, Side, TestJudge, absence, no_baseline, trial_values
 from pytest_sglang_perf.nodes.open import OpenNode, open_node
+from pytest_sglang_perf.report.decisions import KEPT
 from pytest_sglang_perf.suite import SimNode, Suite, UrlNode
 
 if TYPE_CHECKING:
@@ -257,6 +258,7 @@ class PerfSession:
                             "started": record.started_wall_s,
                             "boot_time": record.boot_time_s,
                             "version": record.version,
+                            "facts": {name: record.facts[name] for name in KEPT if name in record.facts},
                             "session": self.run,
                             "columns": {name: list(v) for name, v in record.columns(want).items()},
                             "trials": [trial.to_dict() for trial in record.trials[want]],

@@ -90,6 +90,14 @@ class Trial(_Shape):
     absent: dict[str, str] = {}
 
 
+class Facts(_Shape):
+    """What sglang decided by itself, as its log says it."""
+
+    backends: list[str] = []
+    disabled: list[str] = []
+    changed: list[str] = []
+
+
 class Measured(_Shape):
     """The trials of one boot at one level."""
 
@@ -104,6 +112,7 @@ class Measured(_Shape):
     version: str
     session: str
     columns: dict[str, list[Number]]
+    facts: Facts = Facts()
     trials: list[Trial] = []
 
 
