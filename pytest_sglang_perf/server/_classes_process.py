@@ -128,6 +128,10 @@ PROCESS_CLASSES = (
                 "The exit code tells how: -9 killed, -11 segmentation fault, -6 aborted by C++, -15 asked to end from "
                 "outside, positive: a Python exception of its own."
             ),
+            (
+                "-9 without an exception above it: killed from outside, by the kernel for want of memory (the kernel's "
+                "lines say so where they can be read), by a container's limit, or by a person."
+            ),
         ),
         (
             r"[Ss]ubprocess (?P<detail>\S+ \(pid=\d+\) crashed with exit code -?\d+)",
