@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist import scheduler as schedulers
 
+from pytest_sglang_perf import _signals
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -102,6 +104,8 @@ class NodeScheduler:
         if not self._decided:
             self._decided = True
             if known := self._scopes():
+                # Nothing is collected here, so only now it is known that there are servers to stop.
+                _signals.stop_in_order()
                 self._choose(ByNode(self._config, self._log, self._mode, known))
         self._chosen.schedule()
 

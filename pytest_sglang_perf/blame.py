@@ -1,10 +1,8 @@
-"""Which of the settings that a config changes makes it crash or slow: delta debugging over boots.
+"""Which of the settings that a config changes makes it crash: delta debugging over boots.
 
 A boot costs minutes, so the search is optimistic: it halves the changes as if one alone were to blame, and confirms
 the last one by itself. Where that fails because several are needed together, it goes on with ddmin (Zeller and
-Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28, 2002), remembering every boot. A set
-whose outcome cannot be told (an inconclusive measurement, a crash where slowness was looked for) is *unresolved*, as
-there: the search goes around it, and says so where it may have missed a smaller set.
+Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28, 2002), remembering every boot.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_sglang_perf.suite import ResolvedServer
 
-__all__ = ["Blame", "Change", "OutOfBudget", "changes", "find", "with_changes"]
+__all__ = ["Blame", "Change", "changes", "find", "with_changes"]
 
 T = TypeVar("T")
 
@@ -33,39 +31,37 @@ class Blame(Generic[T]):
         culprits: the smallest failing set that is known.
         tests: how many sets were tried.
         minimal: whether no part of ``culprits`` fails by itself, as far as single omissions tell.
-        unresolved: how many sets could not be told to fail or not.
     """
 
     culprits: tuple[T, ...]
     tests: int
     minimal: bool
-    unresolved: int = 0
 
 
-class OutOfBudget(Exception):
-    """The next test would be one too many. A test may raise it as well, where boots are counted elsewhere."""
+class _Budget(Exception):
+    """The next test would be one too many."""
 
 
-def find(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool | None], *, budget: int) -> Blame[T]:
+def find(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool], *, budget: int) -> Blame[T]:
     """Find a smallest failing subset of ``items``.
 
     All of them together are known to fail, and none of them not to.
 
     Args:
         items: in a fixed order; subsets are given in that order.
-        fails: tries one subset; each is tried at most once. None: nobody can tell.
+        fails: tries one subset; each is tried at most once.
         budget: the most subsets to try.
     """
-    known: dict[tuple[T, ...], bool | None] = {(): False, tuple(items): True}
+    known: dict[tuple[T, ...], bool] = {(): False, tuple(items): True}
     tests = 0
 
-    def tried(subset: tuple[T, ...]) -> bool | None:
+    def tried(subset: tuple[T, ...]) -> bool:
         nonlocal tests
         if subset not in known:
             if tests >= budget:
-                raise OutOfBudget
-            known[subset] = fails(subset)
+                raise _Budget
             tests += 1
+            known[subset] = fails(subset)
         return known[subset]
 
     def smallest() -> tuple[T, ...]:
@@ -74,26 +70,20 @@ def find(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool | None], *, b
     try:
         single = _halve(tuple(items), tried)
         culprits = single if single is not None else _ddmin(smallest(), tried)
-    except OutOfBudget:
-        culprits, spent = smallest(), True
-    else:
-        spent = False
-    unresolved = sum(failed is None for failed in known.values())
-    return Blame(culprits, tests, minimal=len(culprits) == 1 or not (spent or unresolved), unresolved=unresolved)
+    except _Budget:
+        return Blame(smallest(), tests, minimal=len(smallest()) == 1)
+    return Blame(culprits, tests, minimal=True)
 
 
-def _halve(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool | None]) -> tuple[T, ...] | None:
+def _halve(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...] | None:
     """Binary search for one culprit; None when no single one fails by itself."""
     while len(items) > 1:
         first, rest = items[: len(items) // 2], items[len(items) // 2 :]
-        failed = fails(first)
-        if failed is None and not fails(rest):
-            return None
-        items = first if failed else rest
+        items = first if fails(first) else rest
     return items if fails(items) else None
 
 
-def _ddmin(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool | None]) -> tuple[T, ...]:
+def _ddmin(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
     parts = 2
     while len(items) > 1:
         size = len(items) / parts

@@ -12,6 +12,7 @@ import json
 import sys
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,11 +64,29 @@ def parse_flags(argv: Sequence[str], version: str) -> ServerArgs:
             options |= _valued(kind, row.get("choices"))
         parser.add_argument(*row["options"], **options)
         fields.setdefault(row["field"], row.get("default", False if kind == "true" else None))
-    fields |= vars(parser.parse_args(list(argv)))
+    fields |= vars(parser.parse_args(_with_config(list(argv))))
     fields["tokenizer_path"] = fields.get("tokenizer_path") or fields["model_path"]
     fields["served_model_name"] = fields.get("served_model_name") or fields["model_path"]
     fields.pop("config", None)
     return ServerArgs(version, tuple(argv), fields)
+
+
+def _with_config(argv: list[str]) -> list[str]:
+    """``argv`` with what the file of ``--config`` says before it, so that the command line wins."""
+    if "--config" not in argv:
+        return argv
+    import yaml
+
+    at = argv.index("--config")
+    with Path(argv[at + 1]).open(encoding="utf-8") as file:
+        settings: dict[str, Any] = yaml.safe_load(file)
+    words: list[str] = []
+    for name, value in settings.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False and value is not None:
+            words += [f"--{name}", str(value)]
+    return [*words, *argv[:at], *argv[at + 2 :]]
 
 
 def _valued(kind: str, choices: list[Any] | None) -> dict[str, Any]:

@@ -73,10 +73,32 @@ def test_ctrl_c_twice_is_immediate_and_the_agent_still_cleans_up(world: World) -
     world.lease_is_free()
 
 
-def test_under_xdist_too_nothing_is_left(world: World) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, pytest.ExitCode.INTERRUPTED), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
+    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
+)
+def test_under_xdist_too_servers_end_in_order(world: World, number: signal.Signals, code: int) -> None:
     session = world.start("-n", "2")
     wait_for(lambda: world.doing() == "trial", "a trial runs", SESSION_S, world.output)
-    session.send_signal(signal.SIGTERM)
-    assert world.finish(session) != 0, world.output()
+    session.send_signal(number)
+    assert world.finish(session) == code, world.output()
+    assert "INTERNALERROR" not in world.output()
     world.nothing_is_left()
+    assert "Gracefully exiting" in server_logs(world)
+    world.lease_is_free()
+
+
+def test_under_xdist_a_second_signal_is_immediate_and_the_agents_still_clean_up(world: World) -> None:
+    session = world.start("-n", "2")
+    wait_for(lambda: world.doing() == "trial", "a trial runs", SESSION_S, world.output)
+
+    def gone() -> bool:
+        session.send_signal(signal.SIGTERM)  # once more: two that are sent together may arrive as one
+        return session.poll() is not None
+
+    wait_for(gone, "the session is gone", _SOON_S, world.output)
+    assert session.returncode != 0
+    world.nothing_is_left()
+    assert "Gracefully exiting" in server_logs(world)
     world.lease_is_free()
