@@ -18,6 +18,8 @@ from typing import Any
 import aiohttp  # type: ignore[import-not-found, unused-ignore]
 import orjson  # type: ignore[import-not-found, unused-ignore]
 
+from pytest_sglang_perf.agent.load._drive import peak_kib
+
 STAMP = re.compile(rb'"sent_ns":(\d+)')
 SAMPLING = {"temperature": 0, "ignore_eos": True}
 BODY = {"input_ids": list(range(1000, 1128)), "stream": True}
@@ -186,7 +188,7 @@ def main():
         "ttft_p50_ms": quantile([(s.stamps[0] - s.sent_ns) / 1e6 for s in made if s.stamps], 0.5),
         "itl_p99_ms": quantile(gaps, 0.99),
         "cpu_us_per_event": cpu / max(1, len(lags)) * 1e6,
-        "max_rss_mib": after.ru_maxrss // 1024,
+        "max_rss_mib": peak_kib() // 1024,
         "events": len(lags),
     }
     print(json.dumps(outcome))

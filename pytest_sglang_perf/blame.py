@@ -1,8 +1,10 @@
-"""Which of the settings that a config changes makes it crash: delta debugging over boots.
+"""Which of the settings that a config changes makes it crash or slow: delta debugging over boots.
 
 A boot costs minutes, so the search is optimistic: it halves the changes as if one alone were to blame, and confirms
 the last one by itself. Where that fails because several are needed together, it goes on with ddmin (Zeller and
-Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28, 2002), remembering every boot.
+Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28, 2002), remembering every boot. A set
+whose outcome cannot be told (an inconclusive measurement, a crash where slowness was looked for) is *unresolved*, as
+there: the search goes around it, and says so where it may have missed a smaller set.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_sglang_perf.suite import ResolvedServer
 
-__all__ = ["Blame", "Change", "changes", "find", "with_changes"]
+__all__ = ["Blame", "Change", "OutOfBudget", "changes", "find", "with_changes"]
 
 T = TypeVar("T")
 
@@ -31,37 +33,39 @@ class Blame(Generic[T]):
         culprits: the smallest failing set that is known.
         tests: how many sets were tried.
         minimal: whether no part of ``culprits`` fails by itself, as far as single omissions tell.
+        unresolved: how many sets could not be told to fail or not.
     """
 
     culprits: tuple[T, ...]
     tests: int
     minimal: bool
+    unresolved: int = 0
 
 
-class _Budget(Exception):
-    """The next test would be one too many."""
+class OutOfBudget(Exception):
+    """The next test would be one too many. A test may raise it as well, where boots are counted elsewhere."""
 
 
-def find(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool], *, budget: int) -> Blame[T]:
+def find(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool | None], *, budget: int) -> Blame[T]:
     """Find a smallest failing subset of ``items``.
 
     All of them together are known to fail, and none of them not to.
 
     Args:
         items: in a fixed order; subsets are given in that order.
-        fails: tries one subset; each is tried at most once.
+        fails: tries one subset; each is tried at most once. None: nobody can tell.
         budget: the most subsets to try.
     """
-    known: dict[tuple[T, ...], bool] = {(): False, tuple(items): True}
+    known: dict[tuple[T, ...], bool | None] = {(): False, tuple(items): True}
     tests = 0
 
-    def tried(subset: tuple[T, ...]) -> bool:
+    def tried(subset: tuple[T, ...]) -> bool | None:
         nonlocal tests
         if subset not in known:
             if tests >= budget:
-                raise _Budget
-            tests += 1
+                raise OutOfBudget
             known[subset] = fails(subset)
+            tests += 1
         return known[subset]
 
     def smallest() -> tuple[T, ...]:
@@ -70,20 +74,26 @@ def find(items: Sequence[T], fails: Callable[[tuple[T, ...]], bool], *, budget: 
     try:
         single = _halve(tuple(items), tried)
         culprits = single if single is not None else _ddmin(smallest(), tried)
-    except _Budget:
-        return Blame(smallest(), tests, minimal=len(smallest()) == 1)
-    return Blame(culprits, tests, minimal=True)
+    except OutOfBudget:
+        culprits, spent = smallest(), True
+    else:
+        spent = False
+    unresolved = sum(failed is None for failed in known.values())
+    return Blame(culprits, tests, minimal=len(culprits) == 1 or not (spent or unresolved), unresolved=unresolved)
 
 
-def _halve(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...] | None:
+def _halve(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool | None]) -> tuple[T, ...] | None:
     """Binary search for one culprit; None when no single one fails by itself."""
     while len(items) > 1:
         first, rest = items[: len(items) // 2], items[len(items) // 2 :]
-        items = first if fails(first) else rest
+        failed = fails(first)
+        if failed is None and not fails(rest):
+            return None
+        items = first if failed else rest
     return items if fails(items) else None
 
 
-def _ddmin(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool]) -> tuple[T, ...]:
+def _ddmin(items: tuple[T, ...], fails: Callable[[tuple[T, ...]], bool | None]) -> tuple[T, ...]:
     parts = 2
     while len(items) > 1:
         size = len(items) / parts

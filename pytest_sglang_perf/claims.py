@@ -160,7 +160,7 @@ class Claim:
     """A comparison with its verdict. False only when violated; `not claim` raises.
 
     ``bound`` is the asked ratio (candidate to reference), the limit itself where ``reference`` is None, or for ``==``
-    the half-width as a fraction.
+    the half-width as a fraction. ``blame`` names the setting that ``--sglang-bisect`` found.
     """
 
     text: str
@@ -175,6 +175,7 @@ class Claim:
     where: str
     simulated: bool = False
     level: float | None = None
+    blame: str = ""
 
     def __bool__(self) -> bool:
         _refuse_not(sys._getframe(1))  # noqa: SLF001
@@ -221,6 +222,8 @@ class Claim:
                 if more
                 else "more boots of this kind would not decide it; see the warnings"
             )
+        if self.blame:
+            lines.append(self.blame)
         lines.extend(f"note: {warning}" for warning in verdict.warnings[:2])
         return lines
 

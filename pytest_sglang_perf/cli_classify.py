@@ -53,6 +53,9 @@ def classify(stream: IO[bytes], *, exit_code: int | None = None) -> Report:
     last = ""
     for lines in chain((splitter.feed(chunk) for chunk in iter(lambda: stream.read(_CHUNK), b"")), [splitter.close()]):
         for number, text in lines:
+            if classifier.feed_again(text, number):
+                last = text
+                continue
             line = parse_line(text, number)
             if not text.startswith("    ") or "[--" in text:  # source lines of tracebacks carry no phase and no fact
                 last = text or last

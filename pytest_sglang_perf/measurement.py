@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import metrics, verdict
@@ -168,6 +168,7 @@ class TestJudge:
         extend: Callable[[str], bool],
         record: Callable[[Claim], None],
         paired: bool = False,
+        blame: Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str] | None = None,
     ) -> None:
         self.noise = noise
         self._where = where
@@ -180,6 +181,7 @@ class TestJudge:
         self._extend = extend
         self._record = record
         self._paired = paired
+        self._blame = blame
         self._sides: dict[str, Side] = {}
 
     def baseline_side(self) -> Side:
@@ -216,7 +218,16 @@ class TestJudge:
             if not self._extend("control" if other is not None and other.side == "control" else "now"):
                 break
             look += 1
-        return self._finished(candidate, op, reference, bound, outcome, outcome.status.value)
+        claim = self._finished(candidate, op, reference, bound, outcome, outcome.status.value)
+        if claim.status == "violated" and other is not None and self._blame is not None:
+            confidence = self._confidence(0, other, metric)
+
+            def violates(part: Side) -> bool | None:
+                status = self._verdict(part, other, metric, op, bound, confidence).status.value
+                return None if status == "inconclusive" else status == "violated"
+
+            claim = replace(claim, blame=self._blame(self, other.side, metric.name, violates))
+        return claim
 
     def _confidence(self, look: int, other: Side | None, metric: metrics.Metric) -> float:
         """Confidence of one look: the error allowed in all is split over the looks that the budget has.

@@ -70,8 +70,8 @@ def add_options(parser: pytest.Parser) -> None:
         dest="sglang_bisect",
         action="store_true",
         default=False,
-        help="when a server config crashes and the config it extends boots, find the smallest set of differing "
-        "flags that crashes, by further boots",
+        help="when a server config crashes, or violates a claim against its control or baseline, find the smallest "
+        "set of its changes that does so, by at most 8 further boots",
     )
     addoption(
         "--update-baselines",

@@ -12,9 +12,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf import __version__, blame, metrics, verdict
+from pytest_sglang_perf import __version__, metrics, verdict
 from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class
 from pytest_sglang_perf.bench import Bench, Want
+from pytest_sglang_perf.culprit import CulpritSearch
 from pytest_sglang_perf.errors import (
     AgentError,
     LeaseUnavailable,
@@ -25,10 +26,11 @@ from pytest_sglang_perf.errors import (
 )
 from pytest_sglang_perf.measurement import Budget, Measurement, Side, TestJudge, absence, no_baseline, trial_values
 from pytest_sglang_perf.nodes.open import OpenNode, open_node
+from pytest_sglang_perf.report.decisions import KEPT
 from pytest_sglang_perf.suite import SimNode, Suite, UrlNode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_sglang_perf.bench import BootRecord
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PerfSession", "TestPerf"]
 
-#: Boots that the search for a culprit may take; one of twelve changes is found in five.
-BISECT_BOOTS = 8
+
 #: On top of the wait for a lease: what dead sessions left is ended, and the driver is asked who computes.
 LEASE_EXTRA_S = 90.0
 
@@ -149,7 +150,7 @@ class PerfSession:
             live=self._live,
             environ=self.environ,
             keep_in=self._artifacts("trials"),
-            explain=self._bisect if self.options.bisect else None,
+            explain=self._explain_crash if self.options.bisect else None,
         )
         for declaration in self.declarations:
             if declaration.measures:
@@ -203,33 +204,15 @@ class PerfSession:
         if event["event"] == "lease.waiting":
             self._live.note(f"waiting for node {self.node_name}: held by {_holder(event.get('holder'))}")
 
-    def _bisect(self, server: ResolvedServer, error: ServerCrashed, test: str) -> str:
+    def _explain_crash(self, server: ResolvedServer, error: ServerCrashed, test: str) -> str:
         """Say which of the changes against its parent makes a config crash (``--sglang-bisect``)."""
         expected = any(d.nodeid == test and d.expect == "blocked" for d in self.declarations)
-        if expected or len(server.chain) < 2 or server.chain[-1] != server.name:
-            return ""
-        parent = self.suite.server(server.chain[-2])
-        differing = blame.changes(parent, server)
-        if not differing:
-            return ""
-        self._live.note(
-            f"bisecting {server.name}: {len(differing)} changes against {parent.name}, "
-            f"at most {BISECT_BOOTS} boots and one of {parent.name}"
-        )
-        try:
-            self.bench.ensure(parent, test=test)
-        except ServerCrashed as of_parent:
-            return f"  blame   {parent.name}, which it extends, crashes as well: {of_parent.crash_class}"
-        found = blame.find(
-            differing,
-            lambda chosen: self.bench.crashes(
-                blame.with_changes(parent, server, chosen, name=f"{server.name}~{len(chosen)}"), error.crash_class
-            ),
-            budget=BISECT_BOOTS,
-        )
-        culprits = ", ".join(f"{part}.{name}" for part, name in found.culprits)
-        text = f"  blame   {culprits} ({found.tests} boots; {parent.name} boots without)"
-        return text if found.minimal else f"{text}; the budget ended before a smaller set was found"
+        return "" if expected else self.culprits.of_crash(server, error, test)
+
+    @property
+    def culprits(self) -> CulpritSearch:
+        """Looks for the setting that is to blame."""
+        return CulpritSearch(self.bench, self.suite, self._live)
 
     def _artifacts(self, name: str) -> Path | None:
         return self.options.report / name if self.options.report is not None else None
@@ -275,6 +258,7 @@ class PerfSession:
                             "started": record.started_wall_s,
                             "boot_time": record.boot_time_s,
                             "version": record.version,
+                            "facts": {name: record.facts[name] for name in KEPT if name in record.facts},
                             "session": self.run,
                             "columns": {name: list(v) for name, v in record.columns(want).items()},
                             "trials": [trial.to_dict() for trial in record.trials[want]],
@@ -404,6 +388,7 @@ class TestPerf:
             extend=lambda side: self._extend(side, level),
             record=self.claims.append,
             paired=self.declaration.plan == "paired",
+            blame=self._blame(level) if self.session.options.bisect and not self.declaration.expect else None,
         )
         want = self._want(level)
         return Measurement(
@@ -448,6 +433,33 @@ class TestPerf:
         for name in names:
             self._records(name, level, have + 1)
         return True
+
+    def _blame(self, level: float) -> Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str]:
+        """How a judge learns which setting is to blame for a violated claim (``--sglang-bisect``)."""
+        session, declaration = self.session, self.declaration
+        workload = session.suite.workload(declaration.workload)
+        want = self._want(level)
+
+        def blame(judge: TestJudge, side: str, metric: str, violates: Callable[[Side], bool | None]) -> str:
+            control = declaration.control if side == "control" else None
+
+            def judged(records: Sequence[BootRecord]) -> bool | None:
+                values = trial_values(records, want, session.run)
+                if not values(metric):
+                    return None
+                return violates(Side(judge, "now", "a part of the changes", values, absence(records, want)))
+
+            return session.culprits.of_regression(
+                session.suite.server(declaration.server),
+                session.suite.server(control) if control is not None else None,
+                workload,
+                level,
+                trials=declaration.trials or session.trials,
+                test=declaration.nodeid,
+                violates=judged,
+            )
+
+        return blame
 
     def _baseline(self, judge: TestJudge, level: float) -> Side:
         session, server = self.session, self.declaration.server

@@ -11,13 +11,14 @@ import json
 import os
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import lease, orphans, ports
+from . import lease, orphans, ports, stacks
 from .command import run
 from .facts import facts
 from .gpu_state import gpu_state
@@ -56,7 +57,8 @@ async def checkup(params: Params) -> Dict[str, Any]:
         ``models`` {model: {``found``, ``folder``, ``missing`` [..], ``error``}}, ``ports`` {port: None or error},
         ``disks`` {what: {``path``, ``free_bytes``, ``total_bytes``}}, ``memory_available_bytes``,
         ``open_files`` (hard limit), ``leases``, ``orphans`` [{``pid``, ``run``, ``command``}],
-        ``dmesg`` {``readable``, ``lines``}, ``wall_ns``.
+        ``dmesg`` {``readable``, ``lines``}, ``tracing`` {``py_spy`` (path or None), ``obstacle`` (None or why this
+        user may not look into processes)}, ``wall_ns``.
     """
     nvidia_smi = params.texts("nvidia_smi", []) or None
     pythons = params.texts("pythons", [])
@@ -68,6 +70,7 @@ async def checkup(params: Params) -> Dict[str, Any]:
         "models": (_models, params.texts("models", [])),
         "ports": (_ports, params.texts("ports", [])),
         "disks": (_disks,),
+        "tracing": (_tracing, pythons),
         "leases": (lease.holders,),
         "memory_available_bytes": (_memory_available,),
         **{f"sglang {python}": (arguments_of, python) for python in pythons},
@@ -112,6 +115,10 @@ def _dmesg() -> Dict[str, Any]:
     words = ("NVRM: Xid", "Out of memory: Killed process", "oom-kill", "fallen off the bus")
     lines = [line for line in finished.out.splitlines() if any(word in line for word in words)]
     return {"readable": True, "lines": lines[-20:]}
+
+
+def _tracing(pythons: List[str]) -> Dict[str, Optional[str]]:
+    return {"py_spy": stacks.find_py_spy([*pythons, sys.executable]), "obstacle": stacks.trace_obstacle()}
 
 
 def _orphans(own_run: str) -> List[Dict[str, Any]]:

@@ -11,7 +11,7 @@ from . import procfs
 from .command import run
 from .procfs import Process
 
-__all__ = ["describe", "dump", "find_py_spy"]
+__all__ = ["describe", "dump", "find_py_spy", "trace_obstacle"]
 
 _MOST = 16
 _DUMP_S = 6.0
@@ -48,6 +48,18 @@ def find_py_spy(pythons: Sequence[str]) -> Optional[str]:
         if "/" in python and os.access(beside, os.X_OK):
             return beside
     return shutil.which("py-spy")
+
+
+def trace_obstacle() -> Optional[str]:
+    """Why this user may not look into processes that are not its children, in words; None when it may."""
+    if os.geteuid() == 0:
+        return None
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+            scope = file.read().strip()
+    except OSError:
+        return None
+    return None if scope == "0" else f"kernel.yama.ptrace_scope is {scope}, and this user is not root"
 
 
 def dump(processes: Sequence[Process], pythons: Sequence[str]) -> List[Dict[str, Any]]:

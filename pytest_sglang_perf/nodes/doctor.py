@@ -229,6 +229,20 @@ def _dmesg(findings: Findings) -> Iterator[Check]:
         yield Check("kernel log", "ok", "no GPU fault, no out-of-memory kill")
 
 
+def _tracing(findings: Findings) -> Iterator[Check]:
+    tracing = findings.checkup["tracing"]
+    label = "stacks of a hang"
+    if tracing["py_spy"] is None:
+        fix = (
+            "`pip install py-spy` beside the server's Python, to have the stacks of a server that hangs in its failure."
+        )
+        yield Check(label, "skip", "py-spy is not installed", fix)
+    elif tracing["obstacle"]:
+        yield Check(label, "skip", tracing["obstacle"], "`sysctl kernel.yama.ptrace_scope=0`, or run as root.")
+    else:
+        yield Check(label, "ok", tracing["py_spy"])
+
+
 def _space(findings: Findings) -> Iterator[Check]:
     disks = findings.checkup["disks"]
     for what, label in (("cache", "disk of the caches"), ("tmp", "temporary files")):
@@ -388,6 +402,7 @@ _EXAMINERS: tuple[Callable[[Findings], Iterator[Check]], ...] = (
     _gpu_health,
     _others,
     _dmesg,
+    _tracing,
     _space,
     _ports,
     _pythons,

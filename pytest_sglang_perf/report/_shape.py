@@ -53,6 +53,7 @@ class Claim(_Shape):
     reference: Side | None
     level: Number | None = None
     verdict: Verdict | None = None
+    blame: str = ""
 
 
 class Error(_Shape):
@@ -89,6 +90,14 @@ class Trial(_Shape):
     absent: dict[str, str] = {}
 
 
+class Facts(_Shape):
+    """What sglang decided by itself, as its log says it."""
+
+    backends: list[str] = []
+    disabled: list[str] = []
+    changed: list[str] = []
+
+
 class Measured(_Shape):
     """The trials of one boot at one level."""
 
@@ -103,6 +112,7 @@ class Measured(_Shape):
     version: str
     session: str
     columns: dict[str, list[Number]]
+    facts: Facts = Facts()
     trials: list[Trial] = []
 
 

@@ -18,11 +18,12 @@ from pytest_sglang_perf.baselines import level_key
 from pytest_sglang_perf.comparison import MAIN_METRICS, LevelBoots, noise_of, shown
 from pytest_sglang_perf.metrics import REGISTRY
 from pytest_sglang_perf.report.chart import Mark, Row, draw, legend
+from pytest_sglang_perf.report.decisions import decisions
 from pytest_sglang_perf.report.figures import figure, interval, percent, seconds
 from pytest_sglang_perf.stored_boots import of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from markupsafe import Markup
 
@@ -273,7 +274,7 @@ def _told(record: RunRecord) -> dict[_Place, _Told]:
     return found
 
 
-def _notes(measured: Iterable[Mapping[str, Any]]) -> list[str]:
+def _notes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was unusual, and which metrics could not be had, each once."""
     notes: dict[str, None] = {}
     absent: dict[tuple[str, str], list[str]] = {}
@@ -288,4 +289,8 @@ def _notes(measured: Iterable[Mapping[str, Any]]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for why, metric in absent:
         by_reason.setdefault(why, []).append(metric)
-    return [*notes, *(f"absent: {', '.join(sorted(names))}: {why}" for why, names in by_reason.items())]
+    return [
+        *decisions(measured),
+        *notes,
+        *(f"absent: {', '.join(sorted(names))}: {why}" for why, names in by_reason.items()),
+    ]

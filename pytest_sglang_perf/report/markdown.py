@@ -6,6 +6,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf.report.decisions import decisions
 from pytest_sglang_perf.report.figures import figure, interval
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ def render(record: RunRecord) -> str:
         fence = _fence(text)
         lines += ["", f"<details><summary>{escape(test['nodeid'])}: {escape(test['outcome'])}</summary>", "", fence]
         lines += [text, fence, "</details>"]
+    decided = decisions(record.measured)
+    if decided:
+        lines += ["", "<details><summary>what sglang decided by itself</summary>", ""]
+        lines += [f"- {_plain(text)}" for text in decided]
+        lines += ["", "</details>"]
     for text in [*record.baselines, *record.problems]:
         lines += ["", text]
     return "\n".join(lines) + "\n"

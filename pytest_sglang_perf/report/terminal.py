@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf.report.decisions import decisions
 from pytest_sglang_perf.report.figures import figure, interval, seconds
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ _MARKUP = {
     "violated": {"red": True},
     "inconclusive": {"yellow": True},
 }
+_DECISIONS = 6
 _OWN_SECTIONS = ("inconclusive", "no baseline", "not comparable")
 
 
@@ -37,6 +39,8 @@ def summary(reporter: Any, record: RunRecord) -> None:
         reporter.write_line(text)
     for text in record.problems:
         reporter.write_line(text, red=True)
+    for text in decisions(record.measured, ["disabled"])[:_DECISIONS]:
+        reporter.write_line(f"sglang by itself: {text[:200]}")
     if record.written:
         reporter.write_line("reports: " + ", ".join(record.written))
     reporter.write_line(cost_line(session))

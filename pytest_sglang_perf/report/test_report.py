@@ -124,6 +124,7 @@ def claim_dict(claim: Claim) -> dict[str, Any]:
         "candidate": asdict(claim.candidate),
         "reference": asdict(claim.reference) if claim.reference is not None else None,
         "explanation": claim.explain(),
+        "blame": claim.blame,
     }
     if claim.verdict is not None:
         low, high = claim.verdict.interval

@@ -12,7 +12,10 @@ TRACEBACK = "Traceback (most recent call last):"
 _CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
 _SURVIVED = ("Exception in thread", "Exception ignored in", "Task exception was never retrieved")
 # The outermost frame of an exception that nobody caught; where one is caught and logged, it begins further in.
-_OUTERMOST = re.compile(r'"<frozen runpy>"|, in <module>|multiprocessing/process\.py", line \d+, in _bootstrap')
+_OUTERMOST = re.compile(
+    r'"<frozen runpy>"|/runpy\.py", line \d+, in _run|, in <module>'
+    r'|multiprocessing/process\.py", line \d+, in _bootstrap'
+)
 
 
 class Blocks:
@@ -59,11 +62,19 @@ class Blocks:
         elif text.startswith(_SURVIVED):
             self._survived = True
         elif text.startswith("  File "):
-            self.frame = (number, text)
-            if self._at_outermost and _OUTERMOST.search(text):
+            self.frame_line(text, number)
+            return
+        self.ignored = self._benign or (not text.startswith("  ") and is_benign(text))
+
+    def frame_line(self, text: str, number: int) -> None:
+        """A line that is known to name a frame."""
+        self._after_head = False
+        self.frame = (number, text)
+        if self._at_outermost:
+            if _OUTERMOST.search(text):
                 self.uncaught, self._benign = True, False
             self._at_outermost = False
-        self.ignored = self._benign or (not text.startswith("  ") and is_benign(text))
+        self.ignored = self._benign
 
     def _begin(self) -> None:
         self.number += 1

@@ -53,6 +53,7 @@ PROCESS_CLASSES = (
             r"\[PG .*\] .*ran for \d+ milliseconds before timing out",
         ),
         depth=Depth.WRAPPER,
+        precursor=True,
         links=sglang_issue(3784, 18421, 22511),
     ),
     CrashClass(
@@ -126,6 +127,10 @@ PROCESS_CLASSES = (
             (
                 "The exit code tells how: -9 killed, -11 segmentation fault, -6 aborted by C++, -15 asked to end from "
                 "outside, positive: a Python exception of its own."
+            ),
+            (
+                "-9 without an exception above it: killed from outside, by the kernel for want of memory (the kernel's "
+                "lines say so where they can be read), by a container's limit, or by a person."
             ),
         ),
         (

@@ -10,7 +10,7 @@ _DEATH = re.compile(
     r"""
       (?P<exception>
         (?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController|Multi\w+)\ hit\ an\ exception)
-    | (?P<sigquit>   Received\ sigquit\ from\ a\ child\ proces|SIGQUIT\ received\.)
+    | (?P<sigquit>   (?:Message:\ ')?Received\ sigquit\ from\ a\ child\ proces|SIGQUIT\ received\.)
     | (?P<subprocess>[Ss]ubprocess\ \S+\ \(pid=\d+\)\ crashed)
     | (?P<child>     Rank\ \d+\ scheduler\ (?:died|is\ dead)|Scheduler\ or\ DataParallelController\ \d+\ terminated)
     | (?P<init>      Initialization\ failed\.)
@@ -25,6 +25,8 @@ _DEATH = re.compile(
     """,
     re.VERBOSE,
 )
+# torch's watchdog, behind a head of any length.
+_GROUP = ("Process group watchdog thread terminated with exception", "we are taking the entire process down")
 _STOP = re.compile(r"SIGTERM received|SIGINT received|Gracefully exiting|KeyboardInterrupt\b|Terminated$")
 
 
@@ -39,6 +41,7 @@ def may_end(text: str) -> bool:
         or "ied" in text
         or "dead" in text
         or "ermina" in text
+        or "taking the entire" in text
         or "failed" in text
         or "imeout" in text
         or "Segm" in text
@@ -56,7 +59,9 @@ def death_kind(text: str) -> str | None:
     ``exception`` is followed by its traceback; every other kind stands for itself. Soft watchdogs only dump.
     """
     found = _DEATH.match(text)
-    return None if found is None else found.lastgroup
+    if found is not None:
+        return found.lastgroup
+    return "group" if any(words in text for words in _GROUP) else None
 
 
 def asks_to_stop(text: str) -> bool:

@@ -63,35 +63,27 @@ def _words_of_group(group: str) -> tuple[str, ...]:
 def _alternatives(pattern: str) -> list[str]:
     found, start, position = [], 0, 0
     while position < len(pattern):
-        char = pattern[position]
-        if char == "\\":
-            position += 1
-        elif char == "[":
-            position = _class_end(pattern, position)
-        elif char == "(":
-            position = _group_end(pattern, position)
-        elif char == "|":
+        if pattern[position] == "|":
             found.append(pattern[start:position])
             start = position + 1
-        position += 1
+        position = _token_end(pattern, position) + 1
     return [*found, pattern[start:]]
 
 
+def _token_end(pattern: str, position: int) -> int:
+    """The last index of what begins here: an escape, a class, a group, or one character."""
+    if pattern[position] == "\\":
+        return position + 1
+    if pattern[position] == "[":
+        return _class_end(pattern, position)
+    return _group_end(pattern, position) if pattern[position] == "(" else position
+
+
 def _group_end(pattern: str, start: int) -> int:
-    depth, position = 0, start
-    while True:
-        char = pattern[position]
-        if char == "\\":
-            position += 1
-        elif char == "[":
-            position = _class_end(pattern, position)
-        elif char == "(":
-            depth += 1
-        elif char == ")":
-            depth -= 1
-            if depth == 0:
-                return position
-        position += 1
+    position = start + 1
+    while pattern[position] != ")":
+        position = _token_end(pattern, position) + 1
+    return position
 
 
 def _class_end(pattern: str, start: int) -> int:

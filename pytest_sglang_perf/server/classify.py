@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Classifier"]
 
+_REMEMBERED = 20_000
 _UNUSUAL = re.compile(
     r"\b(?:[Ee]rror|ERROR|[Ff]ail\w*|[Ww]arn\w*|WARN|[Cc]annot|[Uu]nable|[Ii]nvalid|[Mm]issing|[Aa]bort\w*)\b"
 )
@@ -58,6 +59,10 @@ def _is_telling(text: str) -> bool:
     )
 
 
+def _says_more(text: str) -> bool:
+    return _is_telling(text) or "[--" in text  # the usage text tells the release
+
+
 class Classifier:
     """Reads a log line by line and says, at any moment, how the server is.
 
@@ -82,6 +87,7 @@ class Classifier:
         self._unwell = False
         self._pending = False
         self._fatal = False
+        self._plain: dict[str, bool] = {}
 
     def feed(self, text: str, number: int | None = None, ns: int | None = None) -> None:
         """Take the next line; ``number`` counts from 1 by itself unless given."""
@@ -106,6 +112,29 @@ class Classifier:
             self._index += 1
             if not line.text.startswith("    ") or _is_telling(line.text):
                 self._on_text(line)
+            if kind == "more":
+                self._remember(line)
+
+    def feed_again(self, text: str, number: int) -> bool:
+        """Take a line of a traceback that came before and says nothing by itself, at little cost.
+
+        Returns:
+            False for any other line, which is to be parsed and fed as usual. Most of a noisy log repeats a few
+            tracebacks.
+        """
+        is_frame = self._plain.get(text)
+        if is_frame is None or self.tracker.current == "spawn":
+            return False
+        self._number = number
+        self._index += 1
+        if is_frame:
+            self._blocks.frame_line(text, number)
+        return True
+
+    def _remember(self, line: Line) -> None:
+        text = line.text
+        if len(self._plain) < _REMEMBERED and text.startswith(("    ", "  File ")) and not _says_more(text):
+            self._plain[text] = text[2] == "F"
 
     def note_stop(self) -> None:
         """From here on the server ends because we ask it to."""

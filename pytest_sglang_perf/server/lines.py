@@ -8,6 +8,7 @@ continuation, never an error.
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -129,6 +130,10 @@ def _without_head(text: str, number: int) -> Line:
 
 def _unwrap(text: str) -> tuple[str, re.Match[str] | None]:
     """The line as sglang wrote it, and its head if it has one."""
+    if text.startswith('{"log":"'):
+        text = _of_docker(text)
+        if text.startswith("["):
+            return text, _HEAD.match(text)
     for _ in range(3):  # compose around Ray around sglang is as deep as it gets
         wrapper = _WRAPPER.match(text)
         if wrapper is None:
@@ -145,6 +150,16 @@ def _unwrap(text: str) -> tuple[str, re.Match[str] | None]:
         text = text[stamp.start() :]
         return text, _HEAD.match(text)
     return text, _RANKS_ONLY.match(text)
+
+
+def _of_docker(text: str) -> str:
+    """The line inside an entry of docker's ``json-file`` log driver, as it lies on the host's disk."""
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        return text
+    inner = entry.get("log") if isinstance(entry, dict) else None
+    return strip_ansi(inner).rstrip() if isinstance(inner, str) else text
 
 
 class LineSplitter:

@@ -230,7 +230,9 @@ class Limits(_Model):
         None, description="Least share of the asked concurrency that must be in flight on average."
     )
     server_share: Share | None = Field(
-        None, description="Least share of the asked concurrency that the server itself must say it has."
+        None,
+        description="Least share of the asked concurrency, or of an open loop's requests in flight, that the server "
+        "itself must say it has.",
     )
 
 

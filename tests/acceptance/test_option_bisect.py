@@ -1,4 +1,4 @@
-"""--sglang-bisect: from a crash to the flag."""
+"""--sglang-bisect: from a crash, or a claim that is violated, to the flag."""
 
 from __future__ import annotations
 
@@ -45,3 +45,41 @@ def test_the_culprit_among_twelve_flags_is_named_in_at_most_eight_boots(project:
     result.stdout.fnmatch_lines(["*blame   args.enforce-piecewise-cuda-graph (* boots; base boots without)*"])
     # the crash itself, the parent, and the search
     assert project.report()["session"]["spent"]["boots"] <= 2 + 8
+
+
+SLOW = SUITE.replace("enforce-piecewise-cuda-graph: true", "disable-cuda-graph: true").replace(
+    "max-running-requests: 128", "max-running-requests: 1"
+)
+CLAIM = """
+    @pytest.mark.sglang(server="changed", control="base", concurrency=8{more})
+    def test_it(sglang_perf):
+        now = sglang_perf.measure()
+        assert now.output_throughput >= {factor} * now.control.output_throughput
+    """
+
+
+def slow_suite(project: Project) -> None:
+    project.suite(SLOW.replace("concurrency: 1}", "concurrency: [8], requests: {8: 200}}\ntrials: 2"))
+
+
+def test_what_makes_a_config_slow_is_named_in_at_most_eight_boots(project: Project) -> None:
+    """Two of its changes cost throughput; only one of them as much as the claim allows."""
+    slow_suite(project)
+    project.tests(CLAIM.format(factor=0.4, more=""))
+    result = project.run("--sglang-bisect", "--sglang-report", "out")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*violated: output_throughput >= 0.4 x control*"])
+    result.stdout.fnmatch_lines(["*blame: args.max-running-requests (* boots; base meets it without)*"])
+    report = project.report()
+    assert report["session"]["spent"]["boots"] <= 2 + 8
+    (test,) = report["tests"]
+    assert test["claims"][0]["blame"].startswith("blame: args.max-running-requests (")
+    result.stderr.fnmatch_lines(["*bisecting the regression at concurrency 8 of changed: 12 changes against base*"])
+
+
+def test_nothing_is_searched_for_what_was_expected_to_be_refuted(project: Project) -> None:
+    slow_suite(project)
+    project.tests(CLAIM.format(factor=0.4, more=', expect="refuted", reason="known"'))
+    result = project.run("--sglang-bisect", "--sglang-report", "out")
+    assert result.ret == 0, result.stdout.str()
+    assert project.report()["session"]["spent"]["boots"] == 2

@@ -22,8 +22,10 @@ STATUSES = ("ok", "failed", "empty", "short", "errored", "aborted")
 _SLICE_S = 0.0002
 _PAUSE_S = 0.001
 _PIECES = 32
-_HURRY_BYTES = 256 << 20
+_HURRY_BYTES = 64 << 20
+_LEAST_PATIENCE = 256
 _SAMPLE_EVERY = 8
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def status_of(exchange: Exchange, finish: Optional[str], *, ignore_eos: bool) -> str:
@@ -150,6 +152,7 @@ class Digester:
         self._ignore_eos = bool(spec.sampling.get("ignore_eos"))
         self._keep_bodies = spec.keep_bodies
         self._queue: Deque[Exchange] = deque()
+        self._patience = max(_LEAST_PATIENCE, spec.arrival.most_streams)
         self._jobs: Deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._waiting_bytes = 0
@@ -176,8 +179,10 @@ class Digester:
     def _slice(self) -> None:
         self._scheduled = False
         began = perf_counter()
-        # Behind by much: longer slices rather than unbounded memory; the audit sees the lag they cause.
-        until = began + _SLICE_S * max(1.0, self._waiting_bytes / _HURRY_BYTES * 4)
+        # Behind by more than one answer of every stream: longer slices rather than unbounded memory. The audit sees
+        # the lag that they cause.
+        behind = max(len(self._queue) / self._patience, self._waiting_bytes / _HURRY_BYTES)
+        until = began + _SLICE_S * max(1.0, behind)
         while (self._jobs or self._queue) and perf_counter() < until:
             if self._jobs:
                 self._jobs.popleft()()
@@ -235,7 +240,7 @@ def _line(record: Dict[str, Any], chunks: List[Optional[int]]) -> str:
     pairs = ("[%s,%s]," * (len(chunks) // 2))[:-1] % tuple(chunks)
     if None in chunks:
         pairs = pairs.replace("None", "null")
-    return '{},"chunks":[{}]}}\n'.format(json.dumps(record, separators=(",", ":"))[:-1], pairs)
+    return f'{_encode(record)[:-1]},"chunks":[{pairs}]}}\n'
 
 
 def to_record(exchange: Exchange, status: str, summary: Dict[str, Any]) -> Dict[str, Any]:

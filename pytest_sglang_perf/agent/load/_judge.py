@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _MIN_SAMPLED = 4
 _MIN_SEEN = 5
+_MIN_IN_FLIGHT = 8
 _MOST_P50_MS = 20.0
 _MOST_P99_MS = 100.0
 # Figure and bound of the same name, the bound's share of the time to first token, its cap, and what would be wrong.
@@ -93,27 +94,29 @@ def judge_client(judge: Judge, spec: Spec, audit: Dict[str, Any], inside: Inside
             f"{least_ms:g} ms, or {100 * of_ttft:.0f} % of the median time to first token ({ttft:.1f} ms in real time) "
             f"up to {most_ms:g} ms. {whose} would be its own",
         )
-    if spec.arrival.closed:
-        asked = spec.arrival.concurrency
-        delivered = audit.get("delivered_concurrency") or 0.0
+    delivered = audit.get("delivered_concurrency") or 0.0
+    asked = float(spec.arrival.concurrency) if spec.arrival.closed else None
+    if asked is not None:
         judge.check(
             "delivered_concurrency",
             delivered,
             limits.delivered_share * asked,
-            f"only {delivered:.1f} of {asked} requests were in flight on average: the level was not held",
+            f"only {delivered:.1f} of {asked:g} requests were in flight on average: the level was not held",
             least=True,
         )
-        if (audit.get("server_running_samples") or 0) >= _MIN_SEEN:
-            seen = audit["server_running_mean"]
-            judge.check(
-                "server_running",
-                seen,
-                limits.server_share * asked,
-                f"the server says it had {seen:.1f} requests on average (running and waiting), while {asked} were to "
-                "be in flight: something between us and the server holds them back",
-                least=True,
-            )
-    elif spec.arrival.max_concurrency is None:
+    # An open pattern asks for a rate; what it then had in flight, the server should have as well.
+    there = asked if asked is not None else delivered
+    if (audit.get("server_running_samples") or 0) >= _MIN_SEEN and (asked is not None or there >= _MIN_IN_FLIGHT):
+        seen = audit["server_running_mean"]
+        judge.check(
+            "server_running",
+            seen,
+            limits.server_share * there,
+            f"the server says it had {seen:.1f} requests on average (running and waiting), while {there:.1f} were "
+            "in flight: something between us and the server holds them back",
+            least=True,
+        )
+    if asked is None and spec.arrival.max_concurrency is None:
         late = audit.get("schedule_lag_p99_ms") or 0.0
         ttft = max(0.0, measured - (audit.get("lag_p99_ms") or 0.0))
         bound = max(limits.schedule_lag_p99_ms, min(_MOST_P99_MS, limits.lag_share * ttft))

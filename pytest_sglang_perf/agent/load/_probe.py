@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 _PERIOD_S = 0.005
 _LEAST_MARKS = 2
+_LEAST_SPAN = 1e-6
 
 
 class LoopProbe:
     """A timer that notes how long after its due time it runs.
 
-    Bytes that arrive while the loop is busy wait until it comes round, as the timer does. A loop that is away for g
-    keeps what arrives meanwhile waiting for anything from 0 to g, so from the lateness of every ring follows how
-    long a byte that arrives at a random moment waits (``waiting_quantile``). Counting rings instead would let a single
-    long absence, with thousands of events in it, pass for one sample among many.
+    Bytes that arrive while the loop is busy wait until it comes round, as the timer does, so from the lateness of every
+    ring follows how long a byte that arrives at a random moment waits (``waiting_quantile``). Counting rings instead
+    would let a single long absence, with thousands of events in it, pass for one sample among many.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -91,19 +91,27 @@ class LoopProbe:
 def waiting_quantile(absences: Sequence[float], total: float, q: float) -> Optional[float]:
     """The q-quantile of how long something waits that arrives at a random moment of ``total``.
 
-    The loop was away for each of ``absences``; P(wait > x) = sum of max(0, g - x) over the absences g, over total.
+    ``absences`` are in order of time. What arrives when a share u of an absence g has passed waits for the rest of it,
+    and then for what arrived before it: the loop works through these in turn, and is away for h while it does, its
+    next absence. So it waits (1 - u) g + u h. After a single absence h is nothing; of a loop that never catches up,
+    where one absence follows the other, everything waits for a whole one.
     """
     if not absences or total <= 0:
         return None
-    ordered = sorted(absences, reverse=True)
-    wanted = (1 - q) * total
-    above = 0.0
-    for count, (g, following) in enumerate(zip(ordered, [*ordered[1:], 0.0]), 1):
-        above += g
-        # With x between the next absence and this one, the first ``count`` absences lie above it.
-        x = (above - wanted) / count
-        if x >= following:
-            return min(max(x, 0.0), g)
+    # P(wait > x) is a sum of lines, from g / total down to 0 between the smaller and the larger of g and h.
+    bends = []
+    for g, h in zip(absences, [*absences[1:], 0.0]):
+        low, high = min(g, h), max(g, h)
+        low = min(low, high - _LEAST_SPAN)
+        bends.append((high, g / (high - low)))
+        bends.append((low, -g / (high - low)))
+    bends.sort(reverse=True)
+    wanted, above, slope, at = (1 - q) * total, 0.0, 0.0, bends[0][0]
+    for x, change in bends:
+        step = slope * (at - x)
+        if above + step > wanted:
+            return max(0.0, at - (wanted - above) / slope)
+        above, slope, at = above + step, slope + change, x
     return 0.0
 
 

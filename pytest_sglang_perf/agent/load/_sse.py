@@ -50,13 +50,8 @@ class EventSplitter:
             if buf.startswith(b"\xef\xbb\xbf"):
                 buf = buf[3:]
         events: List[bytes] = []
-        position = 0
-        for match in _LINE_END.finditer(buf):
-            end = match.end()
-            if match.group() == b"\r" and end == len(buf):
-                break  # its newline may follow in the next read
-            line = buf[position : match.start()]
-            position = end
+        *lines, self._buf = buf.split(b"\n") if b"\r" not in buf else _lines(buf)
+        for line in lines:
             if not line:
                 if self._data:
                     events.append(b"\n".join(self._data))
@@ -65,6 +60,18 @@ class EventSplitter:
                 value = line[5:]
                 self._data.append(value[1:] if value.startswith(b" ") else value)
             # A comment, an id, an event name or a retry time: nothing that we count.
-        self._buf = buf[position:]
         self.clean = not self._buf and not self._data
         return events
+
+
+def _lines(buf: bytes) -> List[bytes]:
+    """The lines of ``buf`` by any of the three line ends, and at last what is no whole line yet."""
+    lines: List[bytes] = []
+    position = 0
+    for match in _LINE_END.finditer(buf):
+        end = match.end()
+        if match.group() == b"\r" and end == len(buf):
+            break  # its newline may follow in the next read
+        lines.append(buf[position : match.start()])
+        position = end
+    return [*lines, buf[position:]]

@@ -256,6 +256,24 @@ def test_over_ssh(suite, node, capsys):
 
 
 @pytest.mark.sshd
+def test_what_is_broken_over_ssh_has_its_line(suite, node, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "model")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        suite(
+            over_ssh(node), server=f"port: {port},", args="tp: 1, enable-mscclpq: true, num-continuous-decode-steps: 4"
+        )
+        status, checks = doctor(capsys)
+    assert status == 1
+    assert checks[f"port {port}"]["status"] == "bad"
+    assert checks[f"model {tmp_path}/model"]["status"] == "bad"
+    assert checks["flags of base"]["status"] in {"bad", "warn"}
+    assert checks["gpus"]["status"] in {"bad", "ok"}  # as this machine is
+
+
+@pytest.mark.sshd
 def test_a_host_key_that_nobody_knows(suite, node, tmp_path, capsys):
     (tmp_path / "nobody").write_text("")
     suite(over_ssh(node, tmp_path / "nobody"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from pytest_sglang_perf.agent.load._digest import STATUSES, Tally
@@ -121,6 +123,16 @@ def test_the_servers_own_count():
     assert judge(seen=seen)[0] == ["server_running"]
     assert judge(seen=seen[:4])[0] == []  # too few to say
     assert judge(seen=[(at, 0.9) for at, _ in seen])[0] == []
+
+
+def test_the_servers_own_count_of_an_open_pattern():
+    rate = {"kind": "constant", "rate": 20}
+    many = tally(200, busy_ms=50)
+    many.sent = many.scheduled = array("q", [end - 500 * MS for end in many.end])  # ten at a time
+    few = [(START + i * MS, 3.0) for i in range(1, 9)]
+    assert judge(many, arrival=rate, seen=few)[0] == ["server_running"]
+    assert judge(many, arrival=rate, seen=[(at, 9.0) for at, _ in few])[0] == []
+    assert judge(tally(), arrival=rate, seen=[(at, 0.0) for at, _ in few])[0] == []  # one or none at a time: by chance
 
 
 @pytest.mark.parametrize(("late_ms", "checks"), [(20.0, []), (30.0, ["schedule_lag_p99_ms"])])

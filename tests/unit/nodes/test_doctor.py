@@ -74,6 +74,7 @@ def healthy() -> dict[str, Any]:
         "leases": [],
         "orphans": [],
         "dmesg": {"readable": True, "lines": []},
+        "tracing": {"py_spy": "/opt/venv/bin/py-spy", "obstacle": None},
     }
 
 
@@ -124,7 +125,7 @@ def change(path: str, value: Any) -> dict[str, Any]:
     return checkup
 
 
-BROKEN = [
+BROKEN: list[tuple[str, Any, str, str, str]] = [
     ("facts/gpu_error", "nvidia-smi did not answer in time", "gpus", "bad", "did not answer"),
     ("facts/gpus", [], "gpus", "bad", "none"),
     ("facts/gpus", [gpu(index) for index in range(4)], "gpus for base", "bad", "needs 8"),
@@ -144,6 +145,8 @@ BROKEN = [
         "pid 99 of eve",
     ),
     ("dmesg/lines", ["NVRM: Xid (PCI:0000:c1:00): 79"], "kernel log", "warn", "Xid"),
+    ("tracing/py_spy", None, "stacks of a hang", "skip", "not installed"),
+    ("tracing/obstacle", "ptrace_scope is 1", "stacks of a hang", "skip", "ptrace_scope"),
     ("dmesg/readable", False, "kernel log", "skip", "not readable"),
     ("disks/cache/free_bytes", GIB, "disk of the caches", "bad", "1 GiB free"),
     ("disks/tmp/free_bytes", 10 * GIB, "temporary files", "warn", "10 GiB free"),

@@ -161,6 +161,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "triton.runtime.errors.OutOfResources: too many registers",
     ),
     "gpu-arch-unsupported": (
+        "RuntimeError: HIP error: invalid device function",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
         "RuntimeError: deep_gemm.get_paged_mqa_logits_metadata(x): Unsupported architecture",
         "RuntimeError: This kernel requires SM100",
@@ -194,6 +195,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "ValueError: Memory pool size is too small",
     ),
     "cuda-oom-at-startup": (
+        "RuntimeError: HIP error: out of memory",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacity of 94 GiB",
         "torch.OutOfMemoryError: Allocation on device",
         "RuntimeError: cudaErrorMemoryAllocation",
@@ -203,6 +205,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "NCCL WARN Failed to CUDA calloc 6291456 bytes",
     ),
     "illegal-memory-access": (
+        "Queue 0x7f35 aborting with error : HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: out of range. code: 0x29",
         "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
         "RuntimeError: CUDA_ERROR_ILLEGAL_ADDRESS",
         "RuntimeError: CUDA error: misaligned address",
@@ -214,6 +217,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "CUDA Exception: Warp Illegal Address",
     ),
     "device-side-assert": (
+        ":0:rocdevice.cpp :1: 1 us: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: hardware exception.",
         "RuntimeError: CUDA error: device-side assert triggered",
         "../aten/native/cuda/Indexing.cu:1289: block: [0,0,0], thread: [3,0,0] Assertion `index < size` failed.",
     ),
@@ -288,6 +292,13 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "BackendSupportedError: mm_fp4 does not support backend 'trtllm' with capability 120",
         "[TensorRT-LLM][ERROR] Assertion failed: input_activations",
         "TLLM_CHECK(input_activations) failed",
+    ),
+    "npu-error": (
+        "EE1001: [PID: 1] 2025-09-17-06:54:37.313.051 The argument is invalid.Reason: coreDim=123408 is too large",
+        "[ERROR] 2025-09-17-06:54:37 (PID:1, Device:3, RankID:-1) ERR00100 PTA call acl api failed.",
+        "Kernel task happen error, retCode=0x31, [vector core exception].",
+        "errorStr: The MPU address access is invalid. fixp_error0 info: 0xa0bfbd5",
+        "RuntimeError: The Inner error is reported as above. The process exits for this inner error",
     ),
     "graph-capture-failed": (
         "Exception: Capture cuda graph failed: something odd",

@@ -58,6 +58,7 @@ def test_every_sample_inside_a_scheduler_traceback(name: str, sample: str) -> No
 def harmless_samples() -> list[tuple[str, str]]:
     ends = (
         "Subprocess",
+        "Process group watchdog thread terminated",
         "Rank",
         "Scheduler",
         "Initialization",
@@ -249,3 +250,14 @@ def test_the_reference_page_has_every_class(entry: CrashClass) -> None:
     assert section.lstrip().startswith(entry.cause + ".")
     assert all(f"- {advice}\n" in section for advice in entry.advice)
     assert all(link in section for link in entry.links)
+
+
+def test_lines_that_were_seen_before_are_judged_as_if_they_were_not() -> None:
+    lines = [*boot("running"), *died("ValueError: one"), *boot("running"), *died("RuntimeError: CUDA out of memory.")]
+    plain, quick = Classifier(), Classifier()
+    for number, text in enumerate(lines, 1):
+        plain.feed(text, number)
+        if not quick.feed_again(text, number):
+            quick.feed(text, number)
+    assert quick.finish() == plain.finish()
+    assert sum(quick.feed_again(text, 1) for text in lines) >= 2
