@@ -280,19 +280,17 @@ class Engine:
         return max(self._ended_ns, min(waiting), max(heard, default=0))
 
     def _watch_stalls(self, now: int, limit_ns: int) -> None:
-        busy = [c for c in self.connections if c.exchange is not None]
-        if not busy:
+        last = [c.last_ns for c in self.connections if c.exchange is not None]
+        if not last or now - min(last) <= limit_ns:
             return
-        if now - max(c.last_ns for c in busy) > limit_ns:
-            for connection in busy:
-                if connection.exchange is not None:
-                    connection.exchange.error = "stalled: no byte for %.0f s" % (limit_ns / 1e9)
-            self.stop("stall")
-            return
-        for connection in busy:
-            if now - connection.last_ns > limit_ns and connection.exchange is not None:
+        everywhere = now - max(last) > limit_ns
+        for connection in list(self.connections):
+            if connection.exchange is not None and now - connection.last_ns > limit_ns:
                 connection.exchange.error = "stalled: no byte for %.0f s" % (limit_ns / 1e9)
-                connection.abort()
+                if not everywhere:
+                    connection.abort()
+        if everywhere:
+            self.stop("stall")
 
     async def close(self) -> None:
         """Abort what is still running and finish the records."""
