@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from .command import Finished, run
+from .command import Finished, missing, run
 
 __all__ = ["GpuState", "gpu_state"]
 
@@ -18,8 +18,11 @@ class GpuState(NamedTuple):
 
 
 def gpu_state(nvidia_smi: Optional[Sequence[str]], fields: Sequence[str], timeout_s: float) -> GpuState:
-    """Ask once; fields that this nvidia-smi does not know are left out. Never raises."""
-    if not nvidia_smi:
+    """Ask once; fields that this nvidia-smi does not know are left out. Never raises.
+
+    A node without nvidia-smi has no GPUs to tell of, which is no error.
+    """
+    if not nvidia_smi or missing(nvidia_smi) is not None:
         return GpuState([], None)
     asked = list(fields)
     deadline = time.monotonic() + timeout_s

@@ -14,7 +14,7 @@ _SURVIVED = ("Exception in thread", "Exception ignored in", "Task exception was 
 # The outermost frame of an exception that nobody caught; where one is caught and logged, it begins further in.
 _OUTERMOST = re.compile(
     r'"<frozen runpy>"|/runpy\.py", line \d+, in _run|, in <module>'
-    r'|multiprocessing/process\.py", line \d+, in _bootstrap'
+    r'|multiprocessing/process\.py", line \d+, in _bootstrap|, in run_\w+_process$'
 )
 
 

@@ -228,7 +228,6 @@ def with_stopped(found: Diagnosis, stopped: Sequence[str]) -> Diagnosis:
         cause=f"{entry.cause} ({stopped[0]})",
         advice=entry.advice,
         links=entry.links,
-        evidence=(*found.evidence, *((0, text) for text in stopped)),
         consequences=(f"{found.crash_class}: {found.cause}", *found.consequences),
     )
 

@@ -91,6 +91,18 @@ CRASHES = {
         ),
         "model-not-found",
     ),
+    "a release that logged the bare traceback": (
+        (
+            "[2024-10-22 06:31:49 TP0] Traceback (most recent call last):\n"
+            '  File "/x/cuda_graph_runner.py", line 162, in __init__\n'
+            "RuntimeError: CHECK_EQ failed\n\n"
+            "During handling of the above exception, another exception occurred:\n\n"
+            "Traceback (most recent call last):\n"
+            '  File "/x/scheduler.py", line 1000, in run_scheduler_process\n'
+            "Exception: Capture cuda graph failed: CHECK_EQ failed\n"
+        ),
+        "graph-capture-failed",
+    ),
     "a logger that failed while it logged the end": (
         "--- Logging error ---\nMessage: 'Received sigquit from a child proces. It usually means the child failed.'\n",
         "unknown",
@@ -150,6 +162,12 @@ HEALTHY = {
     "a runtime around it": (
         "2026-07-06T02:45:29.886032Z  INFO dynamo_runtime::pipeline::network: Registering NATS endpoint\n"
         "[2026-07-05 19:45:29.924] Model registration succeeded; processing queued requests\n"
+    ),
+    "a transfer between servers that failed": (
+        "E0619 02:47:42.441629  1555 tcp_transport.cpp:136] Session::writeBody failed. Error: Bad address (value: 14)\n"
+        "[2025-09-17 16:23:13 TP1] Decode transfer failed for request rank=1 decode_req.req.rid='3c' with exception "
+        "KVTransferError(bootstrap_room=16): Failed due to an unknown reason from another rank\n"
+        '[2025-09-17 16:23:16] INFO:     10.10.11.1:41712 - "GET /health HTTP/1.1" 200 OK\n'
     ),
     "docker's json that is cut": '{"log":"[2025-05-01 01:02:03 TP0] Load weight begin. avail me\n',
     "json that is not docker's": '{"log": 3}\n{"log":"x", "y":\n[]\n{"log":["a"]}\n',
