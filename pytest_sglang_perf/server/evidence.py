@@ -29,6 +29,7 @@ _STATES = {
 _FRAME = re.compile(r"^ {4}(\S+ \(.+\))$")
 _THREAD = re.compile(r"^Thread \S+ \(([^)]*)\)(?:: \"([^\"]*)\")?")
 _FRAMES = 3
+_HELPER = "resource_tracker"
 _SHOWN = 4
 
 
@@ -72,9 +73,11 @@ class NodeEvidence:
         titles = {one["pid"]: one["title"] for one in self.processes}
         known = [one for one in self.stacks if one["text"]]
         for one in known:
+            if _HELPER in titles.get(one["pid"], ""):
+                continue
             where = " < ".join(_innermost(one["text"]))
             if where:
-                found.append(("stack", f"{titles.get(one['pid'], 'process')[:40]} (pid {one['pid']}): {where}"))
+                found.append(("stack", f"{_name(titles.get(one['pid'], 'process'))} (pid {one['pid']}): {where}"))
         if self.stacks and not known:
             found.append(("stack", str(self.stacks[0]["error"])))
         return found
@@ -107,6 +110,14 @@ def ask(client: AgentClient, boot_id: str, *, stacks: bool) -> NodeEvidence | No
         tuple(answer["processes"]),
         tuple(answer["stacks"]),
     )
+
+
+def _name(title: str) -> str:
+    """A title, or of a command line what tells it from others."""
+    if title.startswith("sglang::"):
+        return title[:40]
+    program, _, rest = title.partition(" ")
+    return f"{program.rpartition('/')[2]} {rest}".strip()[:40]
 
 
 def _gpu_lines(gpus: tuple[Mapping[str, str], ...]) -> list[str]:

@@ -50,6 +50,18 @@ def test_the_main_threads_innermost_frames_come_home() -> None:
     assert DUMP in evidence.to_text()
 
 
+def test_a_command_line_is_told_by_its_end_and_a_helper_not_at_all() -> None:
+    evidence = NodeEvidence(
+        processes=(
+            {"pid": 1, "title": "/a/very/long/path/to/bin/python -m sglang.launch_server --x", "state": "S"},
+            {"pid": 2, "title": "python -c from multiprocessing.resource_tracker import main;main(5)", "state": "S"},
+        ),
+        stacks=tuple({"pid": pid, "text": DUMP, "error": None} for pid in (1, 2)),
+    )
+    ((_, text),) = evidence.lines()
+    assert text.startswith("python -m sglang.launch_server --x (pid 1): broadcast")
+
+
 def test_why_there_are_no_stacks_is_said_once() -> None:
     stacks = tuple({"pid": pid, "text": None, "error": "py-spy is not installed"} for pid in (1, 2))
     assert NodeEvidence(stacks=stacks).lines() == [("stack", "py-spy is not installed")]
