@@ -46,6 +46,15 @@ class Want:
     level: float
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What selected tests need of a level: trials in each boot, and in how many boots at first."""
+
+    workload: ResolvedWorkload
+    trials: int
+    boots: int
+
+
 @dataclass
 class BootRecord:
     """What one boot gave: how it came up and its trials by level."""
@@ -104,7 +113,7 @@ class Bench:
         self._explain = explain
         self._environ = os.environ if environ is None else environ
         self._keep_in = keep_in
-        self._planned: dict[str, dict[Want, tuple[ResolvedWorkload, int]]] = {}
+        self._planned: dict[str, dict[Want, Planned]] = {}
         self._failed_boots: dict[str, tuple[str, ServerCrashed]] = {}
         self._failed_levels: dict[tuple[str, Want], tuple[str, SglangPerfError]] = {}
         self._boot: Boot | None = None
@@ -113,19 +122,22 @@ class Bench:
 
     # -- the plan -------------------------------------------------------------------------------------------
 
-    def plan(self, server: ResolvedServer, workload: ResolvedWorkload, level: float, trials: int | None) -> None:
-        """Note that a selected test needs this level of this server config."""
+    def plan(
+        self, server: ResolvedServer, workload: ResolvedWorkload, level: float, trials: int | None, *, boots: int = 1
+    ) -> None:
+        """Note that a selected test needs this level of this server config, in its first ``boots`` boots."""
         want = Want(workload.fingerprint, level)
         planned = self._planned.setdefault(server.fingerprint, {})
-        _, known = planned.get(want, (workload, 0))
-        planned[want] = workload, max(known, trials or self.trials)
+        known = planned.get(want, Planned(workload, 0, 0))
+        planned[want] = Planned(workload, max(known.trials, trials or self.trials), max(known.boots, boots))
 
     def _outstanding(self, fingerprint: str) -> list[tuple[ResolvedWorkload, float, int]]:
         record = self._record
         return [
-            (workload, want.level, trials)
-            for want, (workload, trials) in self._planned.get(fingerprint, {}).items()
-            if (record is None or want not in record.trials) and (fingerprint, want) not in self._failed_levels
+            (planned.workload, want.level, planned.trials)
+            for want, planned in self._planned.get(fingerprint, {}).items()
+            if (record is None or (want not in record.trials and record.number <= planned.boots))
+            and (fingerprint, want) not in self._failed_levels
         ]
 
     # -- boots ----------------------------------------------------------------------------------------------
@@ -227,7 +239,7 @@ class Bench:
         """Take what is still planned of the running server, then stop it."""
         server = boot.server
         record = self._record
-        if record is not None and record.number == 1:
+        if record is not None:
             for workload, level, trials in self._outstanding(server.fingerprint):
                 if boot.dead() is not None:
                     break

@@ -17,7 +17,7 @@ from pytest_sglang_perf.report.figures import figure, interval, percent
 
 if TYPE_CHECKING:
     from pytest_sglang_perf.metrics import Metric
-    from pytest_sglang_perf.verdict import Estimate, Verdict
+    from pytest_sglang_perf.verdict import Estimate, SequentialPlan, Verdict
 
 __all__ = ["Claim", "Judge", "Quantity", "Regressions", "Shown"]
 
@@ -161,6 +161,8 @@ class Claim:
 
     ``bound`` is the asked ratio (candidate to reference), the limit itself where ``reference`` is None, or for ``==``
     the half-width as a fraction. ``blame`` names the setting that ``--sglang-bisect`` found.
+    ``against`` is the other side: ``baseline``, ``control``, or nothing for a limit; ``plan`` is the sequential plan as
+    it stood after the last look.
     """
 
     text: str
@@ -176,6 +178,8 @@ class Claim:
     simulated: bool = False
     level: float | None = None
     blame: str = ""
+    against: str = ""
+    plan: SequentialPlan | None = None
 
     def __bool__(self) -> bool:
         _refuse_not(sys._getframe(1))  # noqa: SLF001
@@ -199,6 +203,15 @@ class Claim:
         lines.extend("  " + line for line in self.why())
         return lines[:7]
 
+    def looks(self) -> str:
+        """Which look of the plan this is, and what of its error the looks have spent."""
+        if self.plan is None:
+            return ""
+        return (
+            f"look {self.plan.taken} of {len(self.plan.looks)}, {self.plan.error_spent() * 100:.1f} of "
+            f"{(1 - self.plan.confidence) * 50:.3g} % error spent"
+        )
+
     def why(self) -> list[str]:
         """The interval of the effect, what was asked for, and what would settle it."""
         verdict = self.verdict
@@ -215,6 +228,10 @@ class Claim:
                 f"asked for {self.op} {self.bound:.4g}"
             )
         lines = [f"{verdict.confidence * 100:.0f} % interval: {found}"]
+        if self.plan is not None and len(self.plan.looks) > 1:
+            lines[0] += f" ({self.looks()})"
+        if verdict.trend is not None:
+            lines.append(f"drift of the node: {percent(verdict.trend)} a boot, which ABBA pairs cancel")
         if self.status == "inconclusive":
             more = verdict.more_boots
             lines.append(

@@ -14,7 +14,8 @@
     ├── MeasureError           a server is up, but there is no figure to judge
     │   ├── NotDeclared            a level, server or workload that the test did not declare
     │   ├── TrialInvalid           the client, the power reading or the output was not trustworthy
-    │   └── MetricAbsent           this metric cannot be had here, and why
+    │   ├── MetricAbsent           this metric cannot be had here, and why
+    │   └── SessionVoid            the canary says that the node itself moved: nothing of the session counts
     ├── BaselineError          the stored side of a comparison
     │   ├── NoBaseline             nothing stored yet; names the command that records it
     │   ├── NotComparable          stored for another node class
@@ -45,6 +46,7 @@ __all__ = [
     "NotDeclared",
     "RunFileError",
     "ServerCrashed",
+    "SessionVoid",
     "SglangPerfError",
     "SuiteError",
     "TrialInvalid",
@@ -137,6 +139,10 @@ class NotDeclared(MeasureError):
 
 class TrialInvalid(MeasureError):
     """The client, the power reading or the output was not trustworthy."""
+
+
+class SessionVoid(MeasureError):
+    """The node itself moved while the session ran, or its canary could not be measured."""
 
 
 class MetricAbsent(MeasureError):

@@ -143,10 +143,17 @@ class Measurement(Side):
 
 @dataclass(frozen=True)
 class Budget:
-    """Boots at first and at most."""
+    """Boots (pairs, in a paired plan) at first and at most."""
 
     first: int
     most: int
+
+    def plan(self, stored: int) -> verdict.SequentialPlan:
+        """The looks that this allows, against so many stored boots (0 for none or for pairs).
+
+        The error is spent evenly (Pocock 1977): boots cost minutes, so a large effect should be told after the first.
+        """
+        return verdict.SequentialPlan(tuple(range(self.first, self.most + 1)), reference=stored, spending="pocock")
 
 
 class TestJudge:
@@ -166,6 +173,7 @@ class TestJudge:
         baseline: Callable[[TestJudge], Side],
         control: Callable[[TestJudge], Side],
         extend: Callable[[str], bool],
+        unsettled: Callable[[str, str], Sequence[str]],
         record: Callable[[Claim], None],
         paired: bool = False,
         blame: Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str] | None = None,
@@ -179,6 +187,7 @@ class TestJudge:
         self._baseline = baseline
         self._control = control
         self._extend = extend
+        self._unsettled = unsettled
         self._record = record
         self._paired = paired
         self._blame = blame
@@ -210,17 +219,20 @@ class TestJudge:
         if other is not None and other.missing:
             side.boots(metric.name)  # an absent metric is an error, recorded or not
             return self._finished(candidate, op, reference, bound, None, "recorded")
-        look = 0
+        against_control = other is not None and other.side == "control"
         while True:
-            outcome = self._verdict(side, other, metric, op, bound, self._confidence(look, other, metric))
-            if outcome.status.value != "inconclusive" or look + self._budget.first >= self._budget.most:
+            plan = self._plan(side, other, metric)
+            outcome = self._verdict(side, other, metric, op, bound, plan.confidence_at(plan.taken))
+            unsettled = () if metric.exact else self._unsettled("control" if against_control else "now", metric.name)
+            outcome = outcome.unsettled(unsettled)
+            # What is unstable is not settled by more of it, and boots cost minutes.
+            if outcome.status.value != "inconclusive" or plan.done or unsettled:
                 break
-            if not self._extend("control" if other is not None and other.side == "control" else "now"):
+            if not self._extend("control" if against_control else "now"):
                 break
-            look += 1
-        claim = self._finished(candidate, op, reference, bound, outcome, outcome.status.value)
+        claim = self._finished(candidate, op, reference, bound, outcome, outcome.status.value, plan)
         if claim.status == "violated" and other is not None and self._blame is not None:
-            confidence = self._confidence(0, other, metric)
+            confidence = plan.confidence_at(1)
 
             def violates(part: Side) -> bool | None:
                 status = self._verdict(part, other, metric, op, bound, confidence).status.value
@@ -229,14 +241,12 @@ class TestJudge:
             claim = replace(claim, blame=self._blame(self, other.side, metric.name, violates))
         return claim
 
-    def _confidence(self, look: int, other: Side | None, metric: metrics.Metric) -> float:
-        """Confidence of one look: the error allowed in all is split over the looks that the budget has.
-
-        Evenly (Pocock 1977): boots cost minutes, so a large effect should be told after the first one.
-        """
+    def _plan(self, side: Side, other: Side | None, metric: metrics.Metric) -> verdict.SequentialPlan:
+        """The plan as it stands at this look; boots that an earlier claim asked for are there to be seen."""
         stored = len(other.boots(metric.name)) if other is not None and other.side == "baseline" else 0
-        looks = tuple(range(self._budget.first, self._budget.most + 1))
-        return verdict.SequentialPlan(looks, reference=stored, spending="pocock").confidence_at(look + 1)
+        plan = self._budget.plan(stored)
+        have = len(side.boots(metric.name))
+        return replace(plan, taken=min(max(have - self._budget.first, 0) + 1, len(plan.looks)))
 
     def _verdict(
         self,
@@ -289,6 +299,7 @@ class TestJudge:
         bound: float,
         outcome: verdict.Verdict | None,
         status: str,
+        plan: verdict.SequentialPlan | None = None,
     ) -> Claim:
         metric = candidate.metric
         other: Side | None = reference.key if isinstance(reference, Quantity) else None
@@ -311,6 +322,8 @@ class TestJudge:
             where=self._where,
             simulated=self._simulated,
             level=self._level,
+            against=other.side if other is not None else "",
+            plan=plan,
         )
 
     # -- the usual set --------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
         return []
     simulated = " (simulated)" if session.simulated else ""
     lines = [f"sglang-perf: node {session.node_name}{simulated}: {session.plan_line()}"]
+    lines.extend(f"  looks: {text}" for text in session.looks())
     lines.extend(f"  note: {note}" for note in session.suite.notes)
     for nodeid, reasons in config.stash.get(_SELECTION, {}).items():
         lines.extend(f"  selected {nodeid}: {reason}" for reason in reasons)
@@ -112,7 +113,7 @@ def _sglang_session(request: pytest.FixtureRequest) -> Iterator[PerfSession]:
     """The node and everything that tests share on it."""
     session = request.config.stash[_SESSION]
     yield session
-    session.close()
+    session.finish()
 
 
 @pytest.fixture

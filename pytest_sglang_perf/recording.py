@@ -19,6 +19,7 @@ from pytest_sglang_perf.baselines import (
     describe_change,
     plan_update,
 )
+from pytest_sglang_perf.unsettled import reasons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,19 +143,33 @@ def _by_server(record: RunRecord) -> dict[str, list[Measured]]:
     """What was measured of each config that a selected test names as ``server``, with why not to store it."""
     problems = _problems(record)
     groups: dict[str, dict[tuple[str, float], list[StoredBoot]]] = {}
+    raw: dict[tuple[str, str, float], list[Mapping[str, Any]]] = {}
     for one in record.measured:
         if one["is_server"]:
             levels = groups.setdefault(one["server"], {})
             levels.setdefault((one["workload"], one["level"]), []).append(stored_boot(one, record))
+            raw.setdefault((one["server"], one["workload"], one["level"]), []).append(one)
     for server in problems:
         groups.setdefault(server, {})
     return {
         server: [
-            Measured(workload, level, tuple(boots), tuple(problems.get(server, ())))
+            Measured(
+                workload,
+                level,
+                tuple(boots),
+                (*problems.get(server, ()), *_unstable(raw[server, workload, level])),
+            )
             for (workload, level), boots in levels.items()
         ]
         for server, levels in groups.items()
     }
+
+
+def _unstable(measured: list[Mapping[str, Any]]) -> list[str]:
+    """Why the boots of one level would teach a wrong mean or a wrong noise."""
+    columns = [one["columns"].get("output_throughput", ()) for one in measured]
+    slowed = [text for one in measured for trial in one["trials"] for text in trial.get("slowed", ())]
+    return [f"unstable: {reason}" for reason in reasons([values for values in columns if values], slowed)]
 
 
 def _problems(record: RunRecord) -> dict[str, list[str]]:

@@ -12,9 +12,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf import __version__, metrics, verdict
+from pytest_sglang_perf import __version__, metrics, outlook, verdict
 from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class
 from pytest_sglang_perf.bench import Bench, Want
+from pytest_sglang_perf.canary import CanaryRun
 from pytest_sglang_perf.culprit import CulpritSearch
 from pytest_sglang_perf.errors import (
     AgentError,
@@ -22,12 +23,14 @@ from pytest_sglang_perf.errors import (
     NotComparable,
     NotDeclared,
     ServerCrashed,
+    SessionVoid,
     SuiteError,
 )
 from pytest_sglang_perf.measurement import Budget, Measurement, Side, TestJudge, absence, no_baseline, trial_values
 from pytest_sglang_perf.nodes.open import OpenNode, open_node
 from pytest_sglang_perf.report.decisions import KEPT
 from pytest_sglang_perf.suite import SimNode, Suite, UrlNode
+from pytest_sglang_perf.unsettled import unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.declaration import Declaration
     from pytest_sglang_perf.options import Options
     from pytest_sglang_perf.report.live import Live
-    from pytest_sglang_perf.suite import ResolvedServer
+    from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
 
 __all__ = ["PerfSession", "TestPerf"]
 
@@ -75,6 +78,9 @@ class PerfSession:
         self._live = live
         self._bench: Bench | None = None
         self._stored: dict[str, Any] = {}
+        self._canary: CanaryRun | None = None
+        self._last: tuple[dict[str, Any], list[dict[str, Any]]] | None = None
+        self._expected: outlook.Expected | None = None
         self._forwards: dict[int, tuple[int, contextlib.ExitStack]] = {}
 
     # -- before anything runs -------------------------------------------------------------------------------
@@ -113,7 +119,14 @@ class PerfSession:
         text = f"{boots} server config{'s' if boots != 1 else ''} ({', '.join(planned)}), {trials} trials"
         if most > 1:
             text += f"; up to {most} boots each while a claim is inconclusive"
+        if (canary := getattr(self.node_config, "canary", None)) is not None:
+            text += f"; canary {canary.server} before and after, {2 * canary.boots} boots"
         return text
+
+    def looks(self) -> list[str]:
+        """The sequential plans of the selected tests: looks, error of each, before anything runs."""
+        measuring = [d for d in self.declarations if d.measures]
+        return outlook.looks((self.budget(d), d.control is None) for d in measuring)
 
     # -- the bench ------------------------------------------------------------------------------------------
 
@@ -126,7 +139,38 @@ class PerfSession:
         """
         if self._bench is None:
             self._bench = self._open()
+            if (written := getattr(self.node_config, "canary", None)) is not None:
+                self._canary = CanaryRun(self, written)
+                self._live.note("canary before the tests")
+                self._canary.before()
+        if self._canary is not None and self._canary.result["status"] == "failed":
+            raise SessionVoid(self._canary.result["told"])
         return self._bench
+
+    def measure(
+        self, server: ResolvedServer, workload: ResolvedWorkload, level: float, *, boots: int, test: str
+    ) -> list[BootRecord]:
+        """Measure outside of any test, with the suite's trials."""
+        return self.bench.measure(server, workload, level, boots=boots, trials=self.trials, test=test)
+
+    def finish(self) -> None:
+        """Run the canary a second time, then leave the node.
+
+        Raises:
+            SessionVoid: the node moved, unless inconclusive tests are only warned of.
+        """
+        try:
+            if self._bench is not None and self._canary is not None and self._canary.result["status"] == "started":
+                self._live.note("canary after the tests")
+                try:
+                    self._canary.after()
+                except SessionVoid:
+                    if self.options.inconclusive == "fail":
+                        raise
+                finally:
+                    self._live.note(self._canary.result["told"])
+        finally:
+            self.close()
 
     def _open(self) -> Bench:
         config = self.node_config
@@ -161,7 +205,10 @@ class PerfSession:
                             self.suite.workload(declaration.workload),
                             level,
                             declaration.trials,
+                            boots=self.budget(declaration).first,
                         )
+        self._expected = outlook.expected(self, node.time_scale)
+        self._live.note(f"plan: {self._expected.line()}")
         if node.seed is not None:
             self._live.note(
                 f"simulated node: profile {node.sim_profile}, time x{node.time_scale:g}, "
@@ -238,7 +285,11 @@ class PerfSession:
     def take_measured(self) -> list[dict[str, Any]]:
         """What was measured since the last call, in builtin types."""
         if self._bench is None:
-            return []
+            if self._last is None:
+                return []
+            late = list(self._last[1])
+            self._last[1].clear()
+            return late
         names = {d.server for d in self.declarations}
         workloads = {self.suite.workload(d.workload).fingerprint: d.workload for d in self.declarations}
         found: list[dict[str, Any]] = []
@@ -269,6 +320,8 @@ class PerfSession:
     def summary(self) -> dict[str, Any]:
         """The session as reports show it, in builtin types."""
         bench = self._bench
+        if self._last is not None:
+            return self._last[0]
         return {
             "run": self.run,
             "node": self.node_name,
@@ -282,13 +335,21 @@ class PerfSession:
             "margins": dict(self.suite.margins),
             "started": self.started_wall_s,
             "plan": self.plan_line(),
+            "expected": self._expected.line() if self._expected is not None else "",
+            "canary": dict(self._canary.result) if self._canary is not None else None,
             "spent": dict(bench.spent) if bench is not None else {},
             "plugin_version": __version__,
         }
 
+    @property
+    def closed(self) -> bool:
+        """Whether the node was left, so that the summary is the last one."""
+        return self._last is not None
+
     def close(self) -> None:
         """Order everything on the node to stop, and leave. Returns within seconds; the agent finishes the job."""
         if self._bench is not None:
+            self._last = self.summary(), self.take_measured()
             bench, self._bench = self._bench, None
             try:
                 bench.save_logs(self._artifacts("logs"))
@@ -302,7 +363,8 @@ class PerfSession:
 
     def stored(self, server: str) -> Any:
         """The baseline file of a server config for this node class, or None."""
-        self.bench  # noqa: B018  # the node class is known once the node is open
+        if self.node_class is None:
+            self.bench  # noqa: B018  # the node class is known once the node is open
         assert self.node_class is not None
         if server not in self._stored:
             self._stored[server] = self.store.load(self.node_class, server)
@@ -386,6 +448,7 @@ class TestPerf:
             baseline=lambda j: self._baseline(j, level),
             control=lambda j: self._control(j, level),
             extend=lambda side: self._extend(side, level),
+            unsettled=lambda side, metric: self._unsettled(side, metric, level),
             record=self.claims.append,
             paired=self.declaration.plan == "paired",
             blame=self._blame(level) if self.session.options.bisect and not self.declaration.expect else None,
@@ -417,21 +480,22 @@ class TestPerf:
 
     def _paired(self, level: float, boots: int) -> None:
         """Boot candidate and control alternately (ABBA), so that a drift of the node falls on both."""
-        pair = [self.declaration.server, str(self.declaration.control)]
-        for number in range(1, boots + 1):
-            for name in pair if number % 2 else reversed(pair):
-                self._records(name, level, number)
+        for number, pair in enumerate(verdict.abba(boots), start=1):
+            self._pair(pair, level, number)
+
+    def _pair(self, pair: Sequence[str], level: float, number: int) -> None:
+        for side in pair:
+            name = self.declaration.server if side == "candidate" else str(self.declaration.control)
+            self._records(name, level, number)
 
     def _extend(self, side: str, level: float) -> bool:
         """Take one more boot (of both configs where the claim is against the control)."""
-        names = [self.declaration.server]
+        server = self.session.suite.server(self.declaration.server)
+        number = len(self.session.bench.measured(server.fingerprint, self._want(level))) + 1
         if side == "control" and self.declaration.control is not None:
-            names.append(self.declaration.control)
-        have = len(self.session.bench.measured(self.session.suite.server(names[0]).fingerprint, self._want(level)))
-        if have % 2:
-            names.reverse()
-        for name in names:
-            self._records(name, level, have + 1)
+            self._pair(verdict.abba(number)[-1], level, number)
+        else:
+            self._records(self.declaration.server, level, number)
         return True
 
     def _blame(self, level: float) -> Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str]:
@@ -460,6 +524,16 @@ class TestPerf:
             )
 
         return blame
+
+    def _unsettled(self, side: str, metric: str, level: float) -> list[str]:
+        """Why the boots of this session that a claim rests on should not be judged; empty if nothing speaks against."""
+        want = self._want(level)
+        found: list[str] = []
+        for name in (self.declaration.server, *([self.declaration.control] if side == "control" else [])):
+            fingerprint = self.session.suite.server(str(name)).fingerprint
+            reasons = unsettled(self.session.bench.boots.get(fingerprint, []), want, metric)
+            found.extend(f"{name}: {reason}" for reason in reasons)
+        return found
 
     def _baseline(self, judge: TestJudge, level: float) -> Side:
         session, server = self.session, self.declaration.server

@@ -44,6 +44,7 @@ class TrialRecord:
     started_wall_s: float
     window_s: float
     notes: list[str] = field(default_factory=list)
+    slowed: list[str] = field(default_factory=list)
     evidence: tuple[list[Any], metrics.Window] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,6 +57,7 @@ class TrialRecord:
             "started": self.started_wall_s,
             "window_s": self.window_s,
             "notes": list(self.notes),
+            "slowed": list(self.slowed),
         }
 
 
@@ -208,7 +210,8 @@ def _measure(
     throughput = found["output_throughput"]
     tokens = None if isinstance(throughput, metrics.Absent) else throughput * length_s
     readings = metrics.read_gpu_samples(samples) if samples is not None else []
-    power = metrics.from_gpu(readings, window, tokens, time_scale=node.time_scale)
+    report = metrics.gpu_report(readings, window, tokens, time_scale=node.time_scale)
+    power = report.values
     if not has_node:
         gpu_error = "the server was started by someone else, and its node's GPUs are not ours to read"
     if gpu_error and all(isinstance(value, metrics.Absent) for value in power.values()):
@@ -222,6 +225,7 @@ def _measure(
         audit=result.get("audit") or {},
         started_wall_s=started,
         window_s=length_s,
+        slowed=list(report.slowed),
         evidence=(requests, window),
     )
 

@@ -38,12 +38,14 @@ class GpuReport:
 
     Attributes:
         values: the GPU metrics; power and energy are absent with the reason if the readings are invalid.
+        slowed: which GPUs could not run as they should in the window, and why (thermal slowdown, power brake).
         invalid: why power and energy cannot be believed; empty if they can.
         facts: what is worth knowing and no fault: share of readings at the power cap, highest temperature.
     """
 
     values: dict[str, Value]
     invalid: tuple[str, ...] = ()
+    slowed: tuple[str, ...] = ()
     facts: dict[str, float] = field(default_factory=dict)
 
 
@@ -100,7 +102,8 @@ def gpu_report(
     if invalid:
         reason = "; ".join(invalid)
         values = {name: Absent(f"the power readings are not valid: {reason}") for name in values}
-    return GpuReport(values | _state(inside), tuple(invalid), _facts(inside))
+    slowed = tuple(f"GPU {index}: {text}" for index, rows in sorted(by_gpu.items()) for text in _faults(rows, span))
+    return GpuReport(values | _state(inside), tuple(invalid), slowed, _facts(inside))
 
 
 _POWER = ("power_draw", "power_draw_per_gpu", "power_fraction", "power_imbalance", "energy_per_token")
@@ -164,12 +167,16 @@ def _problems(rows: list[GpuSample], span: Window) -> list[str]:
     gaps = [later - earlier for earlier, later in pairwise(around) if later > span.start_ns and earlier < span.end_ns]
     if gaps and max(gaps) > MAX_GAP_S * 1e9:
         problems.append(f"no reading for {max(gaps) / 1e9:.1f} s")
+    problems += _faults(rows, span)
+    return problems
+
+
+def _faults(rows: list[GpuSample], span: Window) -> list[str]:
     bits = 0
     for row in rows:
         if row.mono_ns in span:
             bits |= row.throttle or 0
-    problems += [text for bit, text in FAULTS.items() if bits & bit]
-    return problems
+    return [text for bit, text in FAULTS.items() if bits & bit]
 
 
 def _integral(rows: list[GpuSample], span: Window) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_sglang_perf.baselines import write_atomically
+from pytest_sglang_perf.canary import void, voids
 from pytest_sglang_perf.errors import BaselineError, SglangPerfError
 from pytest_sglang_perf.recording import update_baselines, write_history
 from pytest_sglang_perf.report import github, markdown
@@ -22,6 +23,13 @@ __all__ = ["finish"]
 
 def finish(record: RunRecord, options: Options, baselines: Path) -> list[str]:
     """Write everything that is asked for; return what went wrong, each with where the data is safe."""
+    canary = record.session.get("canary")
+    if canary is not None and voids(canary):
+        void(record.tests, canary)
+        if options.update_baselines:
+            record.baselines = ["baselines unchanged: the session is void"]
+        _report(record, options)
+        return record.problems
     if options.update_baselines:
         try:
             record.baselines = update_baselines(record, baselines)
@@ -32,13 +40,17 @@ def finish(record: RunRecord, options: Options, baselines: Path) -> list[str]:
         write_history(record, baselines)
     except (BaselineError, OSError) as error:
         record.problems.append(f"the history beside the baselines was not written: {error}")
+    _report(record, options)
+    return record.problems
+
+
+def _report(record: RunRecord, options: Options) -> None:
     if options.report is not None:
         try:
             _write_reports(record, options.report)
         except (OSError, SglangPerfError) as error:
             record.problems.append(f"--sglang-report: {error}")
     github.annotate(record, os.environ)
-    return record.problems
 
 
 def _write_reports(record: RunRecord, folder: Path) -> None:

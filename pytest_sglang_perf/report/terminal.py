@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf.report.decisions import decisions
-from pytest_sglang_perf.report.figures import figure, interval, seconds
+from pytest_sglang_perf.report.figures import figure, interval, percent, seconds
 
 if TYPE_CHECKING:
     from pytest_sglang_perf.report.run_file import RunRecord
@@ -35,6 +35,8 @@ def summary(reporter: Any, record: RunRecord) -> None:
     for test in record.tests:
         if test["claims"] and not quiet:
             _test(reporter, test, record)
+    if canary := session.get("canary"):
+        reporter.write_line(canary["told"], red=canary["status"] in {"moved", "failed"})
     for text in record.baselines:
         reporter.write_line(text)
     for text in record.problems:
@@ -53,6 +55,7 @@ def cost_line(session: dict[str, Any]) -> str:
         f"node {session.get('node')} ({session.get('node_class')}): spent {spent.get('boots', 0)} boots in "
         f"{seconds(spent.get('boot_s', 0.0))} and {spent.get('trials', 0)} trials in "
         f"{seconds(spent.get('trial_s', 0.0))}; planned: {session.get('plan')}"
+        + (f" ({session['expected']})" if session.get("expected") else "")
     )
 
 
@@ -83,6 +86,12 @@ def claim_lines(claim: dict[str, Any]) -> list[str]:
         lines.append(
             f"ratio {verdict['effect']:.3f}, {verdict['confidence'] * 100:.0f} % interval [{low:.3f} .. {high:.3f}]"
         )
+        if claim.get("looks", {}).get("of", 1) > 1:
+            lines[-1] += f" ({claim['looks']['told']})"
+        if verdict.get("trend") is not None:
+            lines.append(f"drift of the node: {percent(verdict['trend'])} a boot, which ABBA pairs cancel")
+    if verdict and claim["status"] == "inconclusive":
+        lines.extend(f"note: {text}" for text in verdict["warnings"] if text.startswith(("unstable:", "void:")))
     if verdict and claim["status"] == "inconclusive" and verdict["more_boots"]:
         lines.append(f"about {verdict['more_boots']} more boots would decide")
     return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf.errors import CrashedUnderLoad, ServerCrashed, SglangPerfError, TrialInvalid
+from pytest_sglang_perf.errors import CrashedUnderLoad, ServerCrashed, SessionVoid, SglangPerfError, TrialInvalid
 from pytest_sglang_perf.outcome import decide
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def enrich(
                 report.longrepr = None
             elif outcome.text is not None:
                 report.longrepr = f"{outcome.text}\n\n{declaration.path}:{declaration.line}: {declaration.nodeid}"
+    if isinstance(error, SessionVoid) and report.when == "teardown":
+        report.longrepr = str(error)
     if claims and report.when == "call" and report.failed:
         table = "\n".join("\n".join(claim.explain()) for claim in claims)
         report.sections.append(("sglang-perf claims", table))
@@ -73,7 +75,7 @@ def _payload(
 ) -> dict[str, Any] | None:
     measured = session.take_measured()
     told = report.when == "call" or (report.when == "setup" and not report.passed)
-    if not told and not measured:
+    if not told and not measured and not session.closed:
         return None
     payload: dict[str, Any] = {"session": session.summary(), "measured": measured}
     if told:
@@ -120,6 +122,7 @@ def claim_dict(claim: Claim) -> dict[str, Any]:
         "bound": claim.bound,
         "level": claim.level,
         "status": claim.status,
+        "against": claim.against,
         "simulated": claim.simulated,
         "candidate": asdict(claim.candidate),
         "reference": asdict(claim.reference) if claim.reference is not None else None,
@@ -135,5 +138,14 @@ def claim_dict(claim: Claim) -> dict[str, Any]:
             "method": str(claim.verdict.method),
             "more_boots": claim.verdict.more_boots,
             "warnings": [str(w) for w in claim.verdict.warnings],
+            "p_value": float(claim.verdict.p_value),
+            "trend": claim.verdict.trend,
+        }
+    if claim.plan is not None:
+        found["looks"] = {
+            "taken": claim.plan.taken,
+            "of": len(claim.plan.looks),
+            "error_spent": claim.plan.error_spent(),
+            "told": claim.looks(),
         }
     return found

@@ -18,6 +18,8 @@ import json
 import math
 import os
 import random
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from .profiles import Noise
 
-__all__ = ["SpeedNoise", "boot_seed"]
+__all__ = ["Slowing", "SpeedNoise", "boot_seed", "node_age"]
 
 
 def boot_seed(seed: str | None, state: Path, config: Mapping[str, object]) -> int:
@@ -51,10 +53,38 @@ def boot_seed(seed: str | None, state: Path, config: Mapping[str, object]) -> in
     return int.from_bytes(digest[:8], "big")
 
 
+def node_age(state: Path) -> float:
+    """Real seconds since the first server of this node asked."""
+    born = state / "born"
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    now = time.monotonic()
+    with contextlib.suppress(FileExistsError), born.open("x", encoding="ascii") as file:
+        file.write(repr(now))
+    with contextlib.suppress(ValueError):  # another server is writing it at this moment
+        return max(now - float(born.read_text(encoding="ascii")), 0.0)
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Slowing:
+    """A node that gets slower, whichever server runs on it: each simulated second adds ``share`` to what a step takes.
+
+    ``age_s`` is how old the node was, in simulated seconds, when this server's clock began.
+    """
+
+    share: float = 0.0
+    age_s: float = 0.0
+
+    def factor(self, now: float) -> float:
+        """What is left of the speed."""
+        return 1 / (1 + self.share * max(self.age_s + now, 0.0))
+
+
 class SpeedNoise:
     """The factor on the speed of steps, over simulated time."""
 
-    def __init__(self, noise: Noise, seed: int, *, strength: float = 1.0) -> None:
+    def __init__(self, noise: Noise, seed: int, *, strength: float = 1.0, slowing: Slowing = Slowing()) -> None:
+        self._slowing = slowing
         self._noise = noise
         self._strength = strength
         self._random = random.Random(seed)
@@ -64,10 +94,11 @@ class SpeedNoise:
 
     def factor(self, now: float, running: int) -> float:
         """The factor at ``now`` (never earlier than at the call before) with ``running`` requests."""
+        slowing = self._slowing.factor(now)
         if self._strength == 0.0:
-            return 1.0
+            return slowing
         keep = math.exp(-max(now - self._at, 0.0) / self._noise.correlation_s)
         self._z = keep * self._z + math.sqrt(max(1.0 - keep * keep, 0.0)) * self._random.gauss(0.0, 1.0)
         self._at = now
         spread = self._noise.trial(max(running, 1)) * self._noise.drift * self._strength
-        return math.exp(self._boot + spread * self._z)
+        return slowing * math.exp(self._boot + spread * self._z)

@@ -18,7 +18,7 @@ from .ending import Ending
 from .gpus import GpuFile, PowerMeter
 from .http import Connection
 from .log import Log
-from .noise import SpeedNoise, boot_seed
+from .noise import Slowing, SpeedNoise, boot_seed, node_age
 from .performance import resolve
 from .processes import Child, Children
 from .scheduler import Scheduler
@@ -78,6 +78,8 @@ class Server:
         # The port differs from boot to boot and must not change what a boot draws.
         config = {"argv": [word for word in args.argv if word != str(args["port"])], "profile": profile.name}
         self._seed = boot_seed(settings.seed, settings.state, config)
+        age_s = node_age(settings.state) * clock.scale - clock.now() if settings.slowing else 0.0
+        self._slowing = Slowing(settings.slowing, age_s)
         self._meter = PowerMeter(clock, self._performance)
         self._gpu_file = GpuFile(settings.state, _gpus(args, profile))
         self._children = Children(settings.state)
@@ -178,7 +180,7 @@ class Server:
             self._clock,
             timer,
             self._performance,
-            SpeedNoise(self._profile.noise, self._seed, strength=self._settings.noise),
+            SpeedNoise(self._profile.noise, self._seed, strength=self._settings.noise, slowing=self._slowing),
             self._limits,
             pool,
             self._meter,

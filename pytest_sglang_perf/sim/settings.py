@@ -6,6 +6,7 @@ SGLANG_SIM_SEED         an integer or any word; nothing: a new one each boot
 SGLANG_SIM_STATE        folder for GPU readings and boot counters              <tmp>/sglang-sim-<uid>
 SGLANG_SIM_VERSION      log, flag and HTTP dialect: 0.5.10 or 0.5.23           the profile's
 SGLANG_SIM_NOISE        factor on all noise; 0 switches it off                 1
+SGLANG_SIM_SLOWING      what a simulated second adds to the length of steps    0
 SGLANG_SIM_CACHE        warm or cold: what JIT builds cost at boot             warm
 SGLANG_SIM_FAIL         faults, see ``faults.py``
 SGLANG_SIM_SMI_FAIL     faults of nvidia-smi, see ``nvidia_smi.py``
@@ -37,6 +38,7 @@ class Settings:
     state: Path
     version: str | None
     noise: float
+    slowing: float
     cold: bool
     fail: str
     smi_fail: str
@@ -65,6 +67,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         state=Path(state),
         version=version,
         noise=1.0 if noise is None else noise,
+        slowing=_number(env, "SGLANG_SIM_SLOWING", above=None) or 0.0,
         cold=cache == "cold",
         fail=env.get("SGLANG_SIM_FAIL", ""),
         smi_fail=env.get("SGLANG_SIM_SMI_FAIL", ""),

@@ -142,6 +142,7 @@ def parse_suite(
         key: _workload(key, written, path, document, problems, read_file) for key, written in model.workloads.items()
     }
     _check_references(model, document, problems)
+    _check_canaries(model, workloads, document, problems)
     problems.raise_if_any()
     return Suite(
         path=path,
@@ -172,6 +173,31 @@ def _check_references(model: SuiteModel, document: Document, problems: Problems)
                 f"{name!r} is not among {key.removeprefix('default_')}s{guess}",
                 place=document.place((key,)),
                 path=(key,),
+            )
+
+
+def _check_canaries(
+    model: SuiteModel, workloads: Mapping[str, ResolvedWorkload], document: Document, problems: Problems
+) -> None:
+    for node, written in model.nodes.items():
+        canary = getattr(written, "canary", None)
+        if canary is None:
+            continue
+        at = ("nodes", node, "canary")
+        workload: str | None = canary.workload or model.default_workload or _only(workloads)
+        for key, value, known in (("server", canary.server, model.servers), ("workload", workload, workloads)):
+            if value not in known:
+                guess = did_you_mean(value or "", known) or f"; there are {', '.join(known) or 'none'}"
+                problems.add(
+                    f"{value!r} is not among the {key}s{guess}", place=document.place((*at, key)), path=(*at, key)
+                )
+        levels_known = workloads[workload].levels if workload is not None and workload in workloads else None
+        if levels_known is not None and level_of(canary.concurrency) not in levels_known:
+            levels = ", ".join(map(str, levels_known))
+            problems.add(
+                f"{canary.concurrency:g} is not a level of {workload!r}; it has {levels}",
+                place=document.place((*at, "concurrency")),
+                path=(*at, "concurrency"),
             )
 
 

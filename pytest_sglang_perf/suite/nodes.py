@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Api", "LocalNode", "Node", "SimNode", "SshNode", "UrlNode"]
+__all__ = ["Api", "Canary", "LocalNode", "Node", "SimNode", "SshNode", "UrlNode"]
 
 Api = Literal["generate", "completions", "chat"]
 Seconds = Annotated[float, Field(gt=0)]
@@ -17,12 +17,25 @@ class _Model(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class Canary(_Model):
+    """A small fixed measurement before and after the session, which voids it when the node itself moved."""
+
+    server: str = Field(min_length=1, description="Server config that is booted for it.")
+    workload: str | None = Field(None, description="Default: default_workload.")
+    concurrency: Annotated[float, Field(gt=0)] = Field(description="One level of the workload.")
+    margin: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.05, description="Change of its output throughput that the node is allowed, as a fraction."
+    )
+    boots: Annotated[int, Field(ge=1)] = Field(1, description="Boots before, and as many after.")
+
+
 class _Booting(_Model):
     """What every node has on which we start an agent."""
 
     agent_python: str | None = Field(
         None, description="Python 3.9 or newer on the node that runs the agent. Default: found there."
     )
+    canary: Canary | None = Field(None, description="Run before and after the session; voids it when the node moved.")
     gpus: Gpus | None = Field(None, description="GPU indices that belong to this session. Default: the whole node.")
 
 

@@ -159,6 +159,7 @@ def test_not_is_refused_and_jumps_are_not() -> None:
 @pytest.mark.parametrize("status", ["holds", "violated", "inconclusive", "recorded"])
 def test_an_explanation_fits_what_pytest_shows(status: str) -> None:
     verdict: Any = SimpleNamespace(
+        trend=None,
         interval=(0.905, 0.94),
         effect=0.922,
         confidence=0.9,

@@ -1,0 +1,73 @@
+"""The sequential plan and its cost are told beforehand, and what was spent after; pairs run in ABBA order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .conftest import Project
+
+
+def test_looks_and_time_are_told_before_and_the_error_spent_after(project: Project) -> None:
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", concurrency=8)
+        def test_it(sglang_perf):
+            now = sglang_perf.measure()
+            assert now.output_throughput >= 1.0 * now.baseline.output_throughput
+        """
+    )
+    first = project.run("--update-baselines", "-s")
+    first.stderr.fnmatch_lines(["*plan: how long this takes is not known before boots of it are stored*"])
+    result = project.run("--sglang-boots", "1-2", "--sglang-inconclusive", "warn", "-s", "--sglang-report", "out")
+    result.stdout.fnmatch_lines(
+        [
+            "*looks: up to 2 boots against 5 stored, stopping when decided; looks at 1 (3.*%), 2 (*%) one-sided*",
+            "*look 2 of 2, 5.0 of 5 % error spent*",
+            "*spent 2 boots in*4 trials*planned:*about * at first*",
+        ]
+    )
+    result.stderr.fnmatch_lines(["*plan: about * at first, * at most*"])
+    (claim,) = project.report()["tests"][0]["claims"]
+    assert claim["looks"]["taken"] == 2
+
+
+def test_a_second_claim_starts_at_the_look_that_its_boots_belong_to(project: Project) -> None:
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", control="mscclpp", concurrency=8)
+        def test_it(sglang_perf):
+            now = sglang_perf.measure()
+            for _ in range(3):
+                ratio = float(now.output_throughput) / float(now.control.output_throughput)
+                assert now.output_throughput >= ratio * now.control.output_throughput
+        """
+    )
+    project.run("--sglang-boots", "1-2", "--sglang-report", "out")
+    report = project.report()
+    assert report["session"]["spent"]["boots"] == 4
+    assert [claim["looks"]["taken"] for claim in report["tests"][0]["claims"]] == [2, 2, 2]
+
+
+def test_a_paired_plan_boots_in_abba_order_and_tells_the_drift(project: Project) -> None:
+    project.tests(
+        """
+        @pytest.mark.sglang(server="fusion", control="base", plan="paired", boots=2, concurrency=[1, 8])
+        def test_it(sglang_perf):
+            for level in (1, 8):
+                now = sglang_perf.measure(concurrency=level)
+                assert now.output_throughput <= 0.9 * now.control.output_throughput
+        """
+    )
+    result = project.run("--sglang-report", "out")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*drift of the node: * % a boot, which ABBA pairs cancel*", "*spent 4 boots in*"])
+    report = project.report()
+    boots = {(m["started"], m["server"], m["boot"]) for m in report["measured"]}
+    assert [(server, boot) for _, server, boot in sorted(boots)] == [
+        ("base", 1), ("fusion", 1), ("fusion", 2), ("base", 2),
+    ]  # fmt: skip
+    for claim in report["tests"][0]["claims"]:
+        assert claim["status"] == "holds"
+        assert claim["verdict"]["method"].startswith("paired t on 2 pairs of boots in ABBA order")
+        assert abs(claim["verdict"]["trend"] - 1) < 0.2

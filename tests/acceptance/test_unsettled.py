@@ -1,0 +1,44 @@
+"""A run that should not be judged is inconclusive with the reason, whatever its figures say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .conftest import Project
+
+TEST = """
+    @pytest.mark.sglang(server="base", control="fusion", concurrency=8)
+    def test_it(sglang_perf):
+        now = sglang_perf.measure()
+        assert now.output_throughput >= 2 * now.control.output_throughput
+    """
+
+
+def test_a_gpu_in_thermal_slowdown_is_never_judged(project: Project) -> None:
+    project.env.setenv("SGLANG_SIM_SMI_FAIL", "thermal")
+    project.tests(TEST)
+    result = project.run("--sglang-boots", "1-3", "--sglang-report", "out")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*simulated inconclusive*", "*note: unstable: base: GPU 0: *slowdown*", "*1 inconclusive*"]
+    )
+    report = project.report()
+    assert report["session"]["spent"]["boots"] == 2, "more boots of an unstable run settle nothing"
+    assert report["tests"][0]["claims"][0]["verdict"]["more_boots"] is None
+
+
+def test_a_run_that_had_not_settled_is_never_judged(project: Project) -> None:
+    project.env.setenv("SGLANG_SIM_SLOWING", "0.004")
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", concurrency=8)
+        def test_it(sglang_perf):
+            assert sglang_perf.measure().output_throughput >= 1
+        """
+    )
+    result = project.run("--sglang-trials", "8", "--update-baselines")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*unstable: base: trend within the run: -*%*it had not settled*"])
+    result.stdout.fnmatch_lines(["*base.json: unchanged", "*short at 8: refused: unstable: trend within the run*"])
+    assert not project.baselines()
