@@ -18,7 +18,7 @@ WATCHED = SUITE.replace(
 TEST = """
     @pytest.mark.sglang(server="mscclpp", concurrency=8)
     def test_it(sglang_perf):
-        assert sglang_perf.measure().output_throughput >= 10
+        assert sglang_perf.measure().output_throughput >= 0.5
     """
 
 
@@ -35,7 +35,7 @@ def test_a_node_that_stands_still_is_said_to(project: Project) -> None:
 
 @pytest.mark.parametrize(("how", "exit_status"), [((), 1), (("--sglang-inconclusive", "warn"), 0), (("-n", "1"), 1)])
 def test_a_node_that_moved_voids_the_session(project: Project, how: tuple[str, ...], exit_status: int) -> None:
-    project.env.setenv("SGLANG_SIM_SLOWING", "0.02")
+    project.env.setenv("SGLANG_SIM_SLOWING", "0.01")
     project.suite(WATCHED)
     project.tests(TEST)
     result = project.run("--sglang-report", "out", "--update-baselines", *how)
