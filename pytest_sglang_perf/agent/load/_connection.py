@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic_ns
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Type
 
 from ._http1 import SIZES, HttpError
 
@@ -134,3 +134,25 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self.transport is not None:
             self.transport.abort()
+
+
+_READ_INTO = memoryview(bytearray(1 << 16))  # one for all: a read is over before the next begins
+
+
+class BufferedConnection(Connection, asyncio.BufferedProtocol):
+    """The same for asyncio's own loop, which else makes a buffer of 256 KiB for every read: 3 us of an event's cost."""
+
+    __slots__ = ()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - any size is allowed
+        """Where the next read goes."""
+        return _READ_INTO
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have been read."""
+        self.data_received(bytes(_READ_INTO[:nbytes]))
+
+
+def protocol_for(loop: asyncio.AbstractEventLoop) -> Type[Connection]:
+    """The cheaper kind of protocol for this loop; for uvloop both cost the same, and the plain one is simpler."""
+    return BufferedConnection if isinstance(loop, asyncio.SelectorEventLoop) else Connection

@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import IO, Any, Deque, Dict, List, Optional, Set
 from urllib.parse import urlsplit
 
-from ._connection import Connection
+from ._connection import Connection, protocol_for
 from ._digest import Digester
 from ._probe import LoopProbe
 
@@ -87,6 +87,7 @@ class Engine:
         self.stopped: asyncio.Future[str] = loop.create_future()
         self.pattern: Optional[Pattern] = None
         self.peek: Optional[Peek] = None
+        self._protocol = protocol_for(loop)
         self._next_index = self.worker
         self._ready: Deque[Exchange] = deque()
         self._failures_in_a_row = 0
@@ -115,7 +116,7 @@ class Engine:
         Raises:
             OSError: refused, timed out, or out of file descriptors.
         """
-        connecting = self.loop.create_connection(lambda: Connection(self), self._host, self._port, ssl=self.tls)
+        connecting = self.loop.create_connection(lambda: self._protocol(self), self._host, self._port, ssl=self.tls)
         try:
             _, connection = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT_S)
         except asyncio.TimeoutError:

@@ -8,7 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import ssl
 
 Step = bytes | float | None
 Script = Callable[[int, dict[str, Any]], list[Step]]
@@ -83,16 +86,18 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def serve(script: Script) -> Iterator[str]:
+def serve(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve on a free port until the block ends; gives the URL. Requests are numbered from 0."""
     with _Server(("127.0.0.1", 0), _Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         server.script = script  # type: ignore[attr-defined]
         server.count = 0  # type: ignore[attr-defined]
         server.lock = threading.Lock()  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()
             thread.join()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_sglang_perf.agent.load._connection import Connection
+from pytest_sglang_perf.agent.load._connection import BufferedConnection, Connection
 from pytest_sglang_perf.agent.load._digest import status_of
 from pytest_sglang_perf.agent.load._requests import RequestFactory
 from pytest_sglang_perf.agent.load._spec import parse
@@ -54,16 +54,30 @@ class Wire:
         self.ended_at = now_ns
 
 
-def read(wire: bytes, cuts=()):
+def received(connection, data):
+    """Hand over a read as asyncio does for either kind of protocol."""
+    if isinstance(connection, BufferedConnection):
+        while data:
+            buffer = connection.get_buffer(-1)
+            taken = min(len(buffer), len(data))
+            buffer[:taken] = data[:taken]
+            connection.buffer_updated(taken)
+            buffer[:taken] = bytes(taken)  # what is kept must not be this memory
+            data = data[taken:]
+    else:
+        connection.data_received(data)
+
+
+def read(wire: bytes, cuts=(), kind=Connection):
     """Status, token counts, totals and finish of an answer that arrives in these pieces."""
     owner = Wire()
-    connection = Connection(owner)
-    connection.connection_made(owner)  # type: ignore[arg-type]
+    connection = kind(owner)
+    connection.connection_made(owner)
     exchange = FACTORY.build(0)
     connection.send(exchange)
     for low, high in pairwise(sorted({0, len(wire), *(cut % (len(wire) + 1) for cut in cuts)})):
         assert owner.ended_at is None, "the answer was taken for complete before its last byte"
-        connection.data_received(wire[low:high])
+        received(connection, wire[low:high])
     assert owner.ended_at is not None
     assert exchange.error is None
     arrivals = exchange.pending[0::2]
@@ -162,6 +176,7 @@ def test_chunk_by_chunk_as_servers_send_them(name):
     assert len(edges) > 2
     for _ in range(2):  # sizes are read the first time, and known the second
         assert read(wire, edges) == read(wire)
+        assert read(wire, edges, BufferedConnection) == read(wire)
     for cut in range(edges[1], edges[2]):
         assert read(wire, [*edges, cut]) == read(wire), cut
 
