@@ -85,8 +85,9 @@ def reap(node: OpenNode) -> dict[str, Any]:
     """Have the agent end what is ours, then ask who else is on the GPUs.
 
     Returns:
-        ``killed`` and ``left_alone`` (all that is on a GPU now, running sessions of ours too): processes, each with
-        ``pid`` and what is known of it; ``gpu_error`` where the GPUs could not be asked.
+        ``killed`` and ``left_alone`` (what is on a GPU now and not of ours): processes, each with ``pid`` and what is
+        known of it; ``sessions``: those that run, each with its owner and ``processes`` on GPUs; ``gpu_error`` where
+        the GPUs could not be asked.
 
     Raises:
         NodeError: the agent cannot do it, or is gone.
@@ -102,18 +103,24 @@ def reap(node: OpenNode) -> dict[str, Any]:
         raise
     killed = [dict(one) for one in answer["killed"]]
     others = [dict(one) for one in answer["foreign"]]
+    sessions = [dict(one) for one in answer.get("sessions", ())]
     gpu_error = None
-    if not others:  # nobody is there, or nobody can be seen
+    if not others and not any(one["processes"] for one in sessions):  # nobody is there, or nobody can be seen
         gpu_error = node.client.request("facts", timeout=_FACTS_S, pythons=[]).get("gpu_error")
-    return {"killed": killed, "left_alone": others, "gpu_error": gpu_error}
+    return {"killed": killed, "sessions": sessions, "left_alone": others, "gpu_error": gpu_error}
 
 
 def _print(document: dict[str, Any]) -> None:
     tag = " (simulated)" if document["simulated"] else ""
     say(f"node {document['node']} ({document['host']}){tag}", "bold")
+    if document["sessions"]:
+        say("live sessions, left alone")
+        table(
+            ("run", "owner", "gpus", "since", "purpose", "processes"), [_session(one) for one in document["sessions"]]
+        )
     for words, none, processes in (
         ("ended", "nothing of ours was left", document["killed"]),
-        ("left alone: on the GPUs, and not of a dead session", "no other process is on a GPU", document["left_alone"]),
+        ("left alone: on the GPUs, and not ours", "no other process is on a GPU", document["left_alone"]),
     ):
         if not processes:
             say(none if words == "ended" or not document["gpu_error"] else f"GPUs: {document['gpu_error']}")
@@ -121,6 +128,19 @@ def _print(document: dict[str, Any]) -> None:
         say(words)
         names = [name for name in ("pid", "gpu", "user", "run", "command") if any(name in one for one in processes)]
         table(names, [[_word(one.get(name)) for name in names] for one in processes], right={"pid", "gpu"})
+
+
+def _session(one: dict[str, Any]) -> list[str]:
+    owner = f"{one['user']}@{one['host']} (pid {one['pid']})" if one.get("user") else "holds no lease here"
+    gpus = one.get("gpus")
+    return [
+        str(one["run"])[:12],
+        owner,
+        "all" if gpus is None else _word(gpus),
+        _word(one.get("since")),
+        _word(one.get("purpose")),
+        " ".join(str(process["pid"]) for process in one["processes"]),
+    ]
 
 
 def _word(value: Any) -> str:

@@ -6,7 +6,6 @@ claims make of it in ``outcome``, and how it is shown in ``report``.
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,7 +77,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if prepared.session is not None:
         config.stash[_SESSION] = prepared.session
         if not hasattr(config, "workerinput"):
-            _stop_in_order_on_signals()
+            from pytest_sglang_perf import _signals
+
+            _signals.stop_in_order()
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -92,17 +93,6 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     for nodeid, reasons in config.stash.get(_SELECTION, {}).items():
         lines.extend(f"  selected {nodeid}: {reason}" for reason in reasons)
     return lines
-
-
-def _stop_in_order_on_signals() -> None:
-    """Let SIGTERM and SIGHUP end the session in order, where nobody else handles them."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _exit)
-
-
-def _exit(number: int, _frame: object) -> None:
-    pytest.exit(f"stopped by {signal.Signals(number).name}", returncode=128 + number)
 
 
 # -- fixtures -------------------------------------------------------------------------------------------------

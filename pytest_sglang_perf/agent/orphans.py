@@ -9,7 +9,7 @@ from . import procfs, record, rundir
 from .procfs import Process
 from .sweep import AGENT_VARIABLE, RUN_VARIABLE, kill_until_gone
 
-__all__ = ["find", "reap", "stamp"]
+__all__ = ["find", "live_sessions", "reap", "stamp"]
 
 
 def stamp() -> str:
@@ -64,6 +64,31 @@ def reap(own_run: str) -> List[Dict[str, Any]]:
     if told:
         kill_until_gone(lambda: find(own_run), timeout=15.0)
     return told
+
+
+def live_sessions(
+    on_gpus: List[Dict[str, Any]], leases: List[Dict[str, Any]]
+) -> Tuple[List[Dict[str, Any]], List[Dict[str, Any]]]:
+    """Sort what computes on the GPUs into running sessions of ours, and everybody else.
+
+    Args:
+        on_gpus: processes as from `facts.gpu_processes`.
+        leases: who holds what, as from `lease.holders`.
+
+    Returns:
+        The sessions, each as its lease describes it ({``run``} alone where there is none to see) with its
+        ``processes``; and the processes that are not ours.
+    """
+    sessions = {str(holder.get("run")): {**holder, "processes": []} for holder in leases}
+    foreign = []
+    for one in on_gpus:
+        run = procfs.variable(one["pid"], RUN_VARIABLE)
+        agents = procfs.variable(one["pid"], AGENT_VARIABLE)
+        if run is None or not agents or _all_gone(agents):
+            foreign.append(one)
+        else:
+            sessions.setdefault(run, {"run": run, "processes": []})["processes"].append(one)
+    return list(sessions.values()), foreign
 
 
 def _all_gone(agents: str) -> bool:

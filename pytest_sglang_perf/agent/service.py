@@ -371,8 +371,9 @@ class Service:
     async def _reap(self, params: Params) -> Dict[str, Any]:
         del params
         killed = await self._loop.run_in_executor(None, orphans.reap, self._run or "")
-        foreign = await self._loop.run_in_executor(None, facts.gpu_processes, self._nvidia_smi)
-        return {"killed": killed, "foreign": foreign}
+        on_gpus = await self._loop.run_in_executor(None, facts.gpu_processes, self._nvidia_smi)
+        sessions, foreign = orphans.live_sessions(on_gpus, holders())
+        return {"killed": killed, "sessions": sessions, "foreign": foreign}
 
     async def _read_file(self, params: Params) -> Dict[str, Any]:
         assert self._run_dir is not None

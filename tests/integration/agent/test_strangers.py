@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import threading
+import uuid
 
 import pytest
 
 from pytest_sglang_perf.agent import procfs
 from pytest_sglang_perf.errors import AgentError
+from tests.integration.agent.waiting import until
 
 # Answers the two queries that name processes; who computes is read anew from a file each time.
 SMI = """
@@ -145,3 +147,22 @@ def test_half_a_node_is_shared_with_a_warning_that_says_with_whom(connect):
     other = connect(owner={"user": "ada", "host": "desk", "pid": os.getpid()})
     (warning,) = acquire(other, [1])["warnings"]
     assert re.search(r"shared now, since tester@here .* uses GPU 0", warning)
+
+
+def test_a_live_session_is_told_from_strangers_by_owner_and_run(connect, computing, stranger):
+    run = uuid.uuid4().hex
+    acquire(connect(run=run, owner={"user": "ada", "host": "desk", "pid": os.getpid()}))
+    here = procfs.process(os.getpid())
+    assert here is not None
+    env = {**os.environ, "SGLANG_PERF_RUN": run, "SGLANG_PERF_AGENT": f"{here.pid}:{here.start}"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env) as server:
+        until(lambda: procfs.variable(server.pid, "SGLANG_PERF_RUN"), "it runs")
+        computing.write_text(f"GPU-a, {server.pid}, sglang\nGPU-b, {stranger.pid}, python\n")
+        answer = connect().request("reap", timeout=60)
+        assert server.poll() is None
+        server.kill()
+    assert answer["killed"] == []
+    (session,) = answer["sessions"]
+    assert (session["run"], session["user"], session["host"]) == (run, "ada", "desk")
+    assert [one["pid"] for one in session["processes"]] == [server.pid]
+    assert [one["pid"] for one in answer["foreign"]] == [stranger.pid]
