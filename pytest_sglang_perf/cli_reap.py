@@ -136,7 +136,7 @@ def _session(one: dict[str, Any]) -> list[str]:
     return [
         str(one["run"])[:12],
         owner,
-        "all" if gpus is None else _word(gpus),
+        "all" if gpus is None and one.get("user") else _word(gpus),
         _word(one.get("since")),
         _word(one.get("purpose")),
         " ".join(str(process["pid"]) for process in one["processes"]),

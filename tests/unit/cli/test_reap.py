@@ -55,7 +55,22 @@ THEIRS = {"gpu": 1, "pid": 77, "user": "ann", "command": "python train.py"}
 def test_what_was_ended_and_what_was_left_alone() -> None:
     ours = {"pid": 41, "command": "sglang::scheduler", "run": "5f0c"}
     one = node(reap={"killed": [ours], "foreign": [THEIRS]})
-    assert cli_reap.reap(one) == {"killed": [ours], "left_alone": [THEIRS], "gpu_error": None}
+    assert cli_reap.reap(one) == {"killed": [ours], "sessions": [], "left_alone": [THEIRS], "gpu_error": None}
+
+
+def test_live_sessions_are_shown_with_owner_and_run(capsys, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = {"run": "ab" * 16, "user": "ada", "host": "desk", "pid": 9, "gpus": [0, 1], "since": "now", "purpose": "x"}
+    sessions = [
+        {**lease, "processes": [{"gpu": 0, "pid": 55}]},
+        {"run": "cd" * 16, "processes": [{"gpu": 2, "pid": 66}]},
+    ]
+    opened = node(reap={"killed": [], "sessions": sessions, "foreign": [THEIRS]})
+    monkeypatch.setattr(cli_reap, "open_node", lambda *_, **__: opened)
+    assert main(["reap", "here", "--suite", str(suite)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "live sessions, left alone"
+    assert lines[3].split() == ["abababababab", "ada@desk", "(pid", "9)", "0", "1", "now", "x", "55"]
+    assert lines[4].split() == ["cdcdcdcdcdcd", "holds", "no", "lease", "here", "66"]
 
 
 def test_an_agent_that_cannot_reap_is_said_clearly() -> None:
