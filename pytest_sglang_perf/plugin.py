@@ -40,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Ours too: where no plugin for reruns is installed nobody has declared the mark that keeps them off our tests.
+    config.addinivalue_line("markers", "flaky: rerun a failing test; switched off for tests of the sglang plugin")
     config.addinivalue_line("markers", _MARK)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Gather(config), "sglang_perf_gather")
@@ -132,6 +134,9 @@ def sglang_perf(request: pytest.FixtureRequest, _sglang_session: PerfSession) ->
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     item.config.stash[_CURRENT] = item
+    session = item.config.stash.get(_SESSION, None)
+    if session is not None:
+        session.start_test()
     return (yield)
 
 

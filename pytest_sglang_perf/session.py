@@ -276,6 +276,10 @@ class PerfSession:
         if port in self._forwards:
             self._forwards.pop(port)[1].close()
 
+    def start_test(self) -> None:
+        """A test starts; pytest has written to the terminal since the last one."""
+        self._live.start_test()
+
     def test(self, declaration: Declaration, record: list[Claim]) -> TestPerf:
         """What one test may measure and claim."""
         return TestPerf(self, declaration, record)

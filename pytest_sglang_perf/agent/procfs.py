@@ -32,6 +32,8 @@ _DEAD = frozenset("ZXx")
 _LISTEN = b"0A"
 _PART = 64 * 1024
 
+_PF_EXITING = 0x4  # include/linux/sched.h: getting shut down
+
 
 class Process(NamedTuple):
     """A process at one moment. A pid with its start time names a process for as long as the machine is up."""
@@ -86,6 +88,21 @@ def lives(pid: int, start: int) -> bool:
     """Whether exactly this process still runs; a zombie does not."""
     one = process(pid)
     return one is not None and one.start == start and not one.dead
+
+
+def exiting(pid: int, start: int) -> bool:
+    """Whether exactly this process has begun to end, or has ended.
+
+    A process that holds much GPU memory takes a second or more from its end to the moment when it can be waited for,
+    while its sockets are closed at once: its partners fail before it counts as dead.
+    """
+    try:
+        text = _read(f"/proc/{pid}/stat")
+        one = _parse(pid, text)
+        flags = int(_after_name(text)[6])
+    except OSError:
+        return True
+    return one.start != start or one.dead or bool(flags & _PF_EXITING)
 
 
 def kill(one: Process, number: int = signal.SIGKILL) -> bool:

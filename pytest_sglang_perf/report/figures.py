@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["figure", "interval", "percent", "seconds"]
+__all__ = ["estimate", "figure", "interval", "percent", "seconds"]
 
 _SMALLER = {"s": ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs"))}
 
@@ -21,6 +21,14 @@ def interval(low: float, high: float, unit: str) -> str:
         return "[unknown]"
     numbers, shown = _scaled((low, high), unit)
     return f"[{numbers[0]} .. {numbers[1]}] {shown}".rstrip()
+
+
+def estimate(value: float, low: float, high: float, unit: str) -> str:
+    """Write a value with its interval in one unit, such as ``1,520 [1,498 .. 1,543] tok/s``."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"{figure(value, unit)} [unknown]"
+    numbers, shown = _scaled((value, low, high), unit)
+    return f"{numbers[0]} [{numbers[1]} .. {numbers[2]}] {shown}".rstrip()
 
 
 def percent(ratio: float) -> str:
@@ -42,7 +50,7 @@ def _scaled(values: tuple[float, ...], unit: str) -> tuple[list[str], str]:
     for least, factor, name in _SMALLER.get(unit, ()):
         if largest >= least:
             return [_number(v * factor) for v in values], name
-    return [_number(v) for v in values], unit
+    return [_number(v) for v in values], "" if unit == "1" else unit
 
 
 def _number(value: float) -> str:

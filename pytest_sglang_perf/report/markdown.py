@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf.report.decisions import decisions
-from pytest_sglang_perf.report.figures import figure, interval
+from pytest_sglang_perf.report.figures import estimate
 
 if TYPE_CHECKING:
     from pytest_sglang_perf.report.run_file import RunRecord
@@ -76,7 +76,7 @@ def _claim_cells(claim: dict[str, Any], record: RunRecord) -> str:
 
 
 def _side(side: dict[str, Any], unit: str) -> str:
-    return f"{figure(side['value'], unit)} {interval(side['low'], side['high'], unit)}, {side['boots']} boots"
+    return f"{estimate(side['value'], side['low'], side['high'], unit)}, {side['boots']} boots"
 
 
 def _cell(word: str, record: RunRecord) -> str:

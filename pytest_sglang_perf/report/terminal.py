@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf.report.decisions import decisions
-from pytest_sglang_perf.report.figures import figure, interval, percent, seconds
+from pytest_sglang_perf.report.figures import estimate, percent, seconds
 
 if TYPE_CHECKING:
     from pytest_sglang_perf.report.run_file import RunRecord
@@ -99,7 +99,7 @@ def claim_lines(claim: dict[str, Any]) -> list[str]:
 
 def _side(side: dict[str, Any], unit: str) -> str:
     boots = "1 boot" if side["boots"] == 1 else f"{side['boots']} boots"
-    return f"{side['label']} {figure(side['value'], unit)} {interval(side['low'], side['high'], unit)} ({boots})"
+    return f"{side['label']} {estimate(side['value'], side['low'], side['high'], unit)} ({boots})"
 
 
 def _own_section(reporter: Any, category: str) -> None:

@@ -154,6 +154,7 @@ DEVICE_CLASSES = (
         "A kernel could not be compiled on the node",
         (
             "Install a CUDA toolkit that matches torch (nvcc on PATH, CUDA_HOME), and ninja and a C++ compiler.",
+            "Over SSH the PATH is not that of a login shell: add the compiler's folder by env: {PATH: ...}.",
             "Delete the half-built cache (~/.cache/flashinfer, ~/.cache/torch_extensions, ~/.triton) and try again.",
             "The compiler's own first error is above the Python traceback.",
         ),
@@ -361,7 +362,7 @@ DEVICE_CLASSES = (
             ),
         ),
         (
-            r"NCCL error:? (?P<detail>.{0,80})",
+            r"NCCL error:? (?P<detail>[^{].{0,79})",  # not the source line that formats it
             r"nccl(?:Internal|System|UnhandledCuda|InvalidUsage|InvalidArgument|Remote)Error",
             r"ncclUnhandledCudaError",
             r"NCCL error in:? ",

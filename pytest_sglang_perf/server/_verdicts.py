@@ -62,7 +62,7 @@ class Case:
             incident.add_death(self.uncaught)
         asked = self.stop is not None or stopped_by_us
         if incident.deaths and not (stopped_by_us and self._only_our_doing(incident)):
-            return self._crashed(incident, status)
+            return self._crashed(incident, status, dead_children)
         if dead_children and not asked:
             return self._lost_child(incident, dead_children[0])
         if stalled_in is not None:
@@ -100,7 +100,9 @@ class Case:
             for death in incident.deaths
         )
 
-    def _crashed(self, incident: Incident, status: int | None) -> Diagnosis:
+    def _crashed(
+        self, incident: Incident, status: int | None, dead_children: Sequence[Mapping[str, object]] = ()
+    ) -> Diagnosis:
         hit = incident.cause(self.end)
         death = incident.deaths[0] if incident.deaths else None
         name = "unknown" if hit is None else hit.entry.name
@@ -108,6 +110,9 @@ class Case:
         raised = incident.raised(block)
         phase = hit.phase if hit is not None else death.phase if death is not None else self.tracker.current
         detail = "" if hit is None else hit.detail
+        if name == "peer-rank-lost" and dead_children:
+            first = dead_children[0]
+            detail = f"{first.get('title') or 'a process'}, pid {first.get('pid')}, was the first to end"
         if name == "cuda-oom-at-startup" and phase in _SERVED:
             name = "cuda-oom-under-load"
         if name in {"scheduler-exception", "unknown"} and raised is not None:

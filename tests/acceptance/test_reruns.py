@@ -40,3 +40,15 @@ def test_xfail_and_skip_stay_pytests_own(project: Project) -> None:
         """
     )
     project.run().assert_outcomes(xfailed=1, skipped=1)
+
+
+def test_without_a_rerun_plugin_strict_markers_are_kept(project: Project) -> None:
+    """The mark that keeps reruns away is declared by us where no plugin declares it."""
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base")
+        def test_boots(sglang_server): ...
+        """
+    )
+    result = project.run("--strict-markers", "-p", "no:rerunfailures")
+    result.assert_outcomes(passed=1)

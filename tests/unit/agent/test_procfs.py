@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
 from pytest_sglang_perf.agent import ports, procfs
 from pytest_sglang_perf.agent.protocol import OrderError
 from pytest_sglang_perf.agent.sweep import RUN_VARIABLE, carriers, kill_until_gone
+
+_SYS_EXIT = 60 if platform.machine() == "x86_64" else 93  # ends one thread
 
 
 @pytest.fixture
@@ -95,3 +99,26 @@ def test_a_held_port_names_its_holder(family, host):
 
 def test_any_free_port():
     assert 1024 < ports.claim("127.0.0.1", 0) < 65536
+
+
+def test_a_process_whose_end_has_begun_is_not_yet_dead_to_who_waits_for_it():
+    """Its first thread has ended and another goes on: like a process whose GPU memory is still being given back."""
+    code = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start();"
+        f"print(flush=True); ctypes.CDLL(None).syscall({_SYS_EXIT}, 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            one = procfs.process(process.pid)
+            assert one is not None
+            deadline = time.monotonic() + 20
+            while not procfs.exiting(process.pid, one.start):
+                assert time.monotonic() < deadline, "the first thread did not end"
+                time.sleep(0.01)
+            assert process.poll() is None
+            assert procfs.exiting(process.pid, one.start + 1)
+        finally:
+            process.kill()
+    ourselves = procfs.process(os.getpid())
+    assert ourselves is not None
+    assert not procfs.exiting(ourselves.pid, ourselves.start)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_sglang_perf.report.figures import figure, interval, percent, seconds
+from pytest_sglang_perf.report.figures import estimate, figure, interval, percent, seconds
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,10 @@ def test_percent(ratio: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(4.21, "4.2 s"), (42.4, "42 s"), (185.0, "3 min 05 s")])
 def test_seconds(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+def test_an_estimate_has_its_unit_once() -> None:
+    assert estimate(1520, 1498, 1543, "tok/s") == "1,520 [1,498 .. 1,543] tok/s"
+    assert estimate(0.0234, 0.022, 0.0251, "s") == "23.4 [22.0 .. 25.1] ms"
+    assert estimate(0.0329, 0.0228, 0.0473, "1") == "0.0329 [0.0228 .. 0.0473]"
+    assert estimate(1520, float("nan"), 1.0, "tok/s") == "1,520 tok/s [unknown]"

@@ -41,6 +41,11 @@ RECORDED = (
     Recorded("cpu_0.5.23_unknown_flag.stderr.log", "crashed", "bad-flag", "arguments", "0.5.23", 2),
     Recorded("cpu_0.5.23_no_kv_memory.stderr.log", "crashed", "kv-budget-too-small", "kv_cache", "0.5.23", -9),
     Recorded("cuda_0.5.16_kv_budget_too_small.log", "crashed", "kv-budget-too-small", "kv_cache", "0.5.16", 137),
+    # Two ranks. Asked to stop; NCCL told to use a tree for an all-gather; other users on one GPU; no ninja on the PATH.
+    Recorded("cuda_0.5.16_tp2_stopped.log.gz", "stopped", "", "stopping", "0.5.16", 0, by_us=True),
+    Recorded("cuda_0.5.16_tp2_nccl_tree_refused.log.gz", "crashed", "nccl-failure", "cuda_graphs", "0.5.16", -9),
+    Recorded("cuda_0.5.16_tp2_memory_unbalanced.log.gz", "crashed", "gpu-occupied", "distributed", "0.5.16", -9),
+    Recorded("cuda_0.5.16_no_ninja.log.gz", "crashed", "jit-build-failed", "cuda_graphs", "0.5.16", -9),
     *(
         Recorded(f"cpu_0.5.23_{name}.log.gz", *rest)
         for name, *rest in (

@@ -160,6 +160,29 @@ def test_the_kernel_log_does_not_overrule_a_cause_in_the_log() -> None:
     assert found.crash_class == "kv-budget-too-small"
 
 
+def test_a_lost_rank_is_named_by_who_went_first() -> None:
+    """What the other rank logs is a closed connection; the deaths, in their order, say whose."""
+    classifier = Classifier()
+    classifier.feed("[2026-11-29 19:44:40 TP0] Scheduler hit an exception: Traceback (most recent call last):")
+    classifier.feed('  File "distributed_c10d.py", line 2974, in broadcast')
+    classifier.feed("RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:43745")
+    found = classifier.finish(
+        dead_children=[
+            {"pid": 11, "title": "sglang::scheduler_TP1", "status": -9},
+            {"pid": 12, "title": "sglang::detokenizer", "status": -9},
+        ]
+    )
+    assert found.crash_class == "peer-rank-lost"
+    assert "sglang::scheduler_TP1, pid 11, was the first to end" in found.cause
+
+
+def test_a_detail_is_what_was_said_not_the_source_line_that_says_it() -> None:
+    classifier = Classifier()
+    for number, text in lines_of("cuda_0.5.16_tp2_nccl_tree_refused.log.gz"):
+        classifier.feed(text, number)
+    assert "invalid usage" in classifier.finish().cause
+
+
 def test_several_boots_in_one_log() -> None:
     """A container that restarts: the last boot counts, or what is known of the one before it."""
     crashed, healthy = "cuda_0.5.16_kv_budget_too_small.log", "cuda_0.5.16_healthy_boot_small_model.log"
