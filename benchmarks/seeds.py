@@ -2,7 +2,7 @@
 
     scripts/bench seeds --sessions 100 --jobs 3
 
-Runs a shortened campaign (two levels, some of the tests) in sessions with different seeds: five that record a boot each,
+Runs a shortened campaign (two levels, some of the tests) in sessions with different seeds: five that record a boot,
 then ones with --update-baselines against those five. Such a session judges first and updates then, so each counts
 twice: (a) whether any test ended otherwise than expected, (b) whether any baseline file changed a byte. A changed file
 is put back, so that every session meets the same five boots. Sessions in parallel share the cores that the

@@ -150,6 +150,11 @@ class Inside:
             "client_minus_server_ttft_p50_ms": _ms(quantile(self._tally.server_first_gap_s, 0.5)),
             "client_minus_server_e2e_p50_ms": _ms(quantile(self._tally.server_gap_s, 0.5)),
         }
+        gap_s = quantile(self._tally.server_gap_s, 0.5)
+        delivered = self.delivered()
+        if gap_s is not None and delivered is not None and window_s > 0:
+            # Little's law: what is in flight here and not yet, or no longer, with the server by its own stamps.
+            audit["server_held_mean"] = max(0.0, delivered - gap_s * self.counts["ok"] / window_s)
         if spec.stamped:
             audit.update(self._stamp_lag())
         if spec.arrival.closed:

@@ -125,6 +125,18 @@ def test_the_servers_own_count():
     assert judge(seen=[(at, 0.9) for at, _ in seen])[0] == []
 
 
+def test_what_the_servers_front_end_holds_was_not_held_back_on_the_way():
+    """One H200 at 256: its scheduler counted 124, its stamps of each request covered 2.44 s of 2.50 s."""
+    seen = [(START + i * MS, 0.4) for i in range(1, 9)]
+    stamped = tally()
+    took_s = (stamped.end[0] - stamped.sent[0]) / 1e9
+    stamped.server_gap_s.extend([0.03 * took_s] * 20)
+    assert judge(stamped, seen=seen)[0] == []
+    late = tally()
+    late.server_gap_s.extend([0.6 * took_s] * 20)
+    assert judge(late, seen=seen)[0] == ["server_running"]
+
+
 def test_the_servers_own_count_of_an_open_pattern():
     rate = {"kind": "constant", "rate": 20}
     many = tally(200, busy_ms=50)
