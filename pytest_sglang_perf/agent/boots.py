@@ -7,26 +7,26 @@ a controller, and nothing here reads the log for meaning: that is the other side
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set
 
-from . import command, facts, ports, procfs
+from . import facts, ports, procfs
 from .children import Child, Children, exit_text
+from .family import Family
 from .logtail import Line, LogTail
 from .outbox import CHATTER, LOG, VITAL
 from .postmortem import PostMortem
-from .procfs import Process
 from .protocol import OrderError, Params
 from .pulse import is_sign_of_life
 from .readiness import READY_PATHS, Readiness, fetch_server_info
 from .record import Record
-from .redact import Redactor, secret_values
-from .sweep import AGENT_VARIABLE, BOOT_VARIABLE, RUN_VARIABLE, carriers, kill_until_gone
+from .redact import Redactor
+from .secretfiles import SecretFiles
+from .sweep import AGENT_VARIABLE, BOOT_VARIABLE, RUN_VARIABLE, kill_until_gone
 from .tasks import Tasks
 from .watch import Watch, Watched
 
@@ -39,8 +39,6 @@ _LOOK_SHARE = 50  # times the cost of a look
 _SWEEP_S = 15.0
 _MEMORY_S = 10.0  # a driver frees the memory of a killed process within seconds
 _MEMORY_SLACK_MIB = 256.0
-_STOPPED = frozenset("Tt")
-_SECRET_PREFIX = "{secret_file:"  # noqa: S105 - a placeholder
 
 Emit = Callable[..., None]
 
@@ -49,24 +47,32 @@ class _Boot:
     """One server, from its spawn until nothing of it is left."""
 
     def __init__(
-        self, name: str, child: Child, port: int, host: str, log: Path, redactor: Redactor, evidence: PostMortem
+        self,
+        name: str,
+        child: Child,
+        family: Family,
+        port: int,
+        host: str,
+        log: Path,
+        secrets: SecretFiles,
+        redactor: Redactor,
+        evidence: PostMortem,
     ) -> None:
         self.name = name
         self.child = child
+        self.family = family
         self.port = port
         self.host = host
         self.log = log
         self.redactor = redactor
         self.evidence = evidence
-        self.headers: Dict[str, str] = {}
-        self.api_key: Optional[str] = None
+        self.secrets = secrets
+        self.api_key = secrets.api_key
+        self.headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         self.stopping = False
-        self.seen: Dict[int, int] = {}  # what was found below it, pid to start time: also what leaves the tree later
-        self.strangers: Set[Tuple[int, int]] = set()
         self.spoke_ns = time.monotonic_ns()  # when its log last showed a sign of life
         self.swept = asyncio.Event()
         self.tasks: List[asyncio.Task[None]] = []
-        self.secret_paths: List[Path] = []
         self.memory_before: Optional[asyncio.Future[Optional[List[float]]]] = None
 
     @property
@@ -123,16 +129,16 @@ class Boots:
             raise OrderError("bad_request", f"boot {name!r:.80} was used before in this run, or is no name")
         host = params.text("host", "127.0.0.1")
         port = ports.claim(host, params.integer("port", 0, high=65535))
-        files = {str(key): str(value) for key, value in params.mapping("secret_files", {}).items()}
+        files = SecretFiles({str(key): str(value) for key, value in params.mapping("secret_files", {}).items()})
         asked = params.texts("argv")
         if not asked:
             raise OrderError("bad_request", "parameter 'argv' is empty")
         settings = params.mapping("env", {})
         environment = {**os.environ, **settings}
         secrets = [str(environment[key]) for key in params.texts("secret_env", []) if environment.get(key)]
-        redactor = Redactor([*secrets, *secret_values(files)])
-        secret_paths = self._write_secrets(name, files)
-        places = {"{port}": str(port), "{host}": host, **{key: str(path) for key, path in secret_paths.items()}}
+        redactor = Redactor([*secrets, *files.values()])
+        files.write(self._run_dir, name)
+        places = {"{port}": str(port), "{host}": host, **files.places}
         argv = [places.get(item, item) for item in asked]
         log = self._run_dir / f"boot-{name}.log"
         started_ns = time.monotonic_ns()
@@ -140,15 +146,12 @@ class Boots:
         try:
             child = self._spawn(argv, settings, name, log, params.optional("cwd"))
         except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-            _remove(secret_paths.values())
+            files.remove()
             raise OrderError("spawn_failed", f"cannot start {argv[:1]}: {error}") from None
         evidence = PostMortem(self._loop, lambda: self.nvidia_smi, redactor, [argv[0], sys.executable])
-        boot = _Boot(name, child, port, host, log, redactor, evidence)
+        family = Family(child, self._children, run=self._run, boot=name, alone=lambda: self._is_alone(name))
+        boot = _Boot(name, child, family, port, host, log, files, redactor, evidence)
         boot.memory_before = memory
-        boot.secret_paths = list(secret_paths.values())
-        boot.api_key = _api_key(files)
-        if boot.api_key:
-            boot.headers = {"Authorization": f"Bearer {boot.api_key}"}
         self._boots[name] = boot
         self._follow(boot, params)
         return {"pid": child.pid, "host": host, "port": port, "log_path": str(log), "start_ns": started_ns}
@@ -173,10 +176,7 @@ class Boots:
     async def evidence(self, params: Params) -> Dict[str, Any]:
         """``boot.evidence``: what only the node can tell about a server that died or hangs."""
         boot = self._boot(params)
-        below = self._below(boot)
-        own = procfs.process(boot.child.pid)
-        if own is not None and boot.alive:
-            below.insert(0, own)
+        below = boot.family.everyone()
         return await boot.evidence.report(below, want_stacks=params.flag("stacks", default=False) and bool(below))
 
     # -- for the other parts of the agent ---------------------------------------------------------------------
@@ -215,12 +215,9 @@ class Boots:
 
     def stopped(self, boot: _Boot) -> List[Dict[str, Any]]:
         """The processes of a server that are stopped or held by a debugger."""
-        known = {boot.child.pid: boot.child.start, **boot.seen}
-        found = [one for one in map(procfs.process, known) if one is not None and one.start == known[one.pid]]
         return [
             {"pid": one.pid, "title": boot.redactor.text(procfs.command(one.pid))[:200], "state": one.state}
-            for one in found
-            if one.state in _STOPPED
+            for one in boot.family.stopped()
         ]
 
     # -- launching --------------------------------------------------------------------------------------------
@@ -230,19 +227,6 @@ class Boots:
         if boot is None:
             raise OrderError("no_such_boot", f"there is no boot {params.text('boot')!r:.80}")
         return boot
-
-    def _write_secrets(self, name: str, files: Dict[str, str]) -> Dict[str, Path]:
-        """Write each file for this user's eyes only; its suffix is kept, since programs look at it."""
-        written: Dict[str, Path] = {}
-        for place, content in files.items():
-            if not place.startswith(_SECRET_PREFIX) or not place.endswith("}") or "/" in place:
-                raise OrderError("bad_request", f"secret file {place!r:.80} is no {_SECRET_PREFIX}NAME}}")
-            path = self._run_dir / f"secret-{name}-{place[len(_SECRET_PREFIX) : -1]}"
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(content)
-            written[place] = path
-        return written
 
     def _spawn(self, argv: List[str], settings: Dict[str, Any], name: str, log: Path, cwd: Any) -> Child:
         env = dict(os.environ)
@@ -273,7 +257,7 @@ class Boots:
         readiness = Readiness(
             ports.probe_host(boot.host),
             boot.port,
-            ours=lambda: self._pids(boot),
+            ours=boot.family.pids,
             expect=expect,
             ready_paths=params.texts("ready_paths", list(READY_PATHS)),
             timeout_s=params.number("probe_timeout_s", 30.0, low=0.1),
@@ -289,7 +273,7 @@ class Boots:
         ready = await readiness.wait()
         if not boot.alive:
             return
-        watched = watch.ready(self._below(boot))
+        watched = watch.ready(boot.family.below())
         self._keep_record()
         self._emit(
             "boot.ready",
@@ -307,7 +291,7 @@ class Boots:
         rounds = 0
         while True:
             began = time.monotonic()
-            below = self._below(boot)
+            below = boot.family.below()
             self._keep_record()
             own = procfs.process(boot.child.pid)
             boot.evidence.note(below if own is None else [own, *below])
@@ -339,7 +323,7 @@ class Boots:
         watch.close()
         self._on_death(boot.name)
         if not boot.stopping:
-            boot.evidence.on_death(self._below(boot))
+            boot.evidence.on_death(boot.family.below())
         self._tell(boot, tail.drain(time.monotonic_ns()))
         self._emit(
             "boot.exit",
@@ -374,7 +358,7 @@ class Boots:
             status=code,
         )
         self._on_death(boot.name)
-        boot.evidence.on_death(self._below(boot))
+        boot.evidence.on_death(boot.family.below())
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -392,17 +376,13 @@ class Boots:
             await self._kill(boot)
 
     async def _kill(self, boot: _Boot) -> Set[int]:
-        def find() -> List[Process]:
-            own = procfs.process(boot.child.pid)
-            return self._below(boot) + ([own] if own is not None and boot.alive else [])
-
-        return await self._loop.run_in_executor(None, lambda: kill_until_gone(find, timeout=_SWEEP_S))
+        return await self._loop.run_in_executor(None, lambda: kill_until_gone(boot.family.everyone, timeout=_SWEEP_S))
 
     async def _close(self, boot: _Boot, killed: Set[int]) -> None:
         """Nothing runs any more: see its GPU memory free, and tell."""
-        boot.seen = {}
+        boot.family.seen = {}
         self._keep_record()
-        _remove(boot.secret_paths)
+        boot.secrets.remove()
         free = await self._memory_is_free(boot)
         self._emit(
             "boot.swept",
@@ -433,60 +413,11 @@ class Boots:
     def _keep_record(self) -> None:
         seen: Dict[int, int] = {}
         for boot in self._boots.values():
-            seen.update(boot.seen)
-            if boot.alive:
-                seen[boot.child.pid] = boot.child.start
+            seen.update(boot.family.recorded())
         self._record.write(seen)
 
-    # -- whose processes --------------------------------------------------------------------------------------
-
-    def _below(self, boot: _Boot) -> List[Process]:
-        """The processes of a server without its parent: its descendants, and what escaped but carries its name."""
-        processes = procfs.all_processes()
-        # A process that gives itself a title, as sglang's workers do, overwrites the environment that would name
-        # it. So whatever was once seen below the server is remembered, also after its parent is gone.
-        known = {**boot.seen, boot.child.pid: boot.child.start}
-        roots = {pid for pid, start in known.items() if pid in processes and processes[pid].start == start}
-        roots.update(one.pid for one in carriers(self._run, processes, boot=boot.name, strangers=boot.strangers))
-        roots.update(self._strays(boot, processes))
-        pids = procfs.descendants(processes, roots) | roots
-        pids = {pid for pid in pids if not self._children.is_ours(pid) and not command.is_ours(pid)}
-        pids.discard(boot.child.pid)
-        boot.seen = {pid: processes[pid].start for pid in pids}
-        return [processes[pid] for pid in sorted(pids)]
-
-    def _strays(self, boot: _Boot, processes: Dict[int, Process]) -> List[int]:
-        """What we inherited and cannot be told from its environment: of this boot, if there is no other."""
-        if any(other is not boot and not other.swept.is_set() for other in self._boots.values()):
-            return []
-        me = os.getpid()
-        return [
-            one.pid
-            for one in processes.values()
-            if one.ppid == me
-            and one.start >= boot.child.start
-            and not self._children.is_ours(one.pid)
-            and not command.is_ours(one.pid)
-        ]
-
-    def _pids(self, boot: _Boot) -> Iterator[int]:
-        """Lazily: whoever searches these mostly finds what it looks for among those that are known."""
-        known = [boot.child.pid, *boot.seen]
-        yield from known
-        yield from (one.pid for one in self._below(boot) if one.pid not in known)
-
-
-def _api_key(files: Dict[str, str]) -> Optional[str]:
-    for content in files.values():
-        try:
-            values = json.loads(content)
-        except ValueError:
-            continue
-        if isinstance(values, dict):
-            for name in ("api-key", "admin-api-key"):
-                if values.get(name):
-                    return str(values[name])
-    return None
+    def _is_alone(self, name: str) -> bool:
+        return all(boot.name == name or boot.swept.is_set() for boot in self._boots.values())
 
 
 def _size(path: Path) -> int:
@@ -494,11 +425,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _remove(paths: Any) -> None:
-    for path in paths:
-        try:
-            path.unlink()
-        except OSError:
-            continue

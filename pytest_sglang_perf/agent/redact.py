@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Iterable, List, Tuple
 
 __all__ = ["Redactor"]
 
@@ -68,18 +68,3 @@ class Redactor:
         if _SECRET_KEY.search(key) and value not in (None, "", [], {}):
             return "***"
         return self.structure(value)
-
-
-def secret_values(files: Dict[str, str]) -> List[str]:
-    """The strings in files of secrets that are JSON objects; of others, the whole content."""
-    values: List[str] = []
-    for content in files.values():
-        try:
-            parsed = json.loads(content)
-        except ValueError:
-            parsed = None
-        if isinstance(parsed, dict):
-            values.extend(str(value) for value in parsed.values())
-        else:
-            values.append(content.strip())
-    return values

@@ -7,7 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_sglang_perf.agent.redact import Redactor, secret_values
+from pytest_sglang_perf.agent.redact import Redactor
+from pytest_sglang_perf.agent.secretfiles import SecretFiles
 
 
 @given(st.binary(), st.text(min_size=4, max_size=20).filter(str.isprintable))
@@ -44,4 +45,4 @@ def test_a_secret_is_also_found_as_json_writes_it():
 
 
 def test_the_values_of_secret_files():
-    assert secret_values({"a": '{"api-key": "one"}', "b": "two\n"}) == ["one", "two"]
+    assert SecretFiles({"a": '{"api-key": "one"}', "b": "two\n"}).values() == ["one", "two"]
