@@ -18,9 +18,9 @@ __all__ = ["Options", "add_options", "resolve"]
 
 _ENVIRONMENT = """\
 environment: SGLANG_PERF_NODE, SGLANG_PERF_SUITE, SGLANG_PERF_BOOTS, SGLANG_PERF_TRIALS, SGLANG_PERF_INCONCLUSIVE,
-SGLANG_PERF_REPORT, SGLANG_PERF_LEASE_WAIT and SGLANG_PERF_CHANGED_SINCE stand in for the options of the same name
-(command line, then environment, then ini file). With CI set, a simulated node must be named on the command line
-or in the environment."""
+SGLANG_PERF_CORRECTION, SGLANG_PERF_REPORT, SGLANG_PERF_LEASE_WAIT and SGLANG_PERF_CHANGED_SINCE stand in for the
+options of the same name (command line, then environment, then ini file). With CI set, a simulated node must be
+named on the command line or in the environment."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -52,6 +52,13 @@ def add_options(parser: pytest.Parser) -> None:
         choices=["fail", "warn"],
         help="what an inconclusive test does to the exit status: fail (default: a gate that cannot tell says so) "
         "or warn (report it and exit 0)",
+    )
+    both(
+        "correction",
+        metavar="{holm,bh,none}",
+        choices=["holm", "bh", "none"],
+        help="correction of the session's regressions for their number: holm (default: the chance of any false alarm), "
+        "bh (Benjamini-Hochberg: the share of false alarms) or none",
     )
     both("report", metavar="DIR", help="write the run file, Markdown and JSON reports, and logs into DIR")
     both(
@@ -99,6 +106,7 @@ class Options:
     boots: tuple[int, int] | None
     trials: int | None
     inconclusive: str
+    correction: str | None
     report: Path | None
     changed_since: str | None
     lease_wait_s: float | None
@@ -129,6 +137,9 @@ def resolve(config: pytest.Config) -> Options:
     inconclusive = text("inconclusive")[0] or "fail"
     if inconclusive not in {"fail", "warn"}:
         raise _usage("inconclusive", inconclusive, "fail or warn")
+    correction = text("correction")[0]
+    if correction not in {None, "holm", "bh", "none"}:
+        raise _usage("correction", str(correction), "holm, bh or none")
     start = config.invocation_params.dir
     return Options(
         node=node,
@@ -137,6 +148,7 @@ def resolve(config: pytest.Config) -> Options:
         boots=_boots(text("boots")[0]),
         trials=_trials(text("trials")[0]),
         inconclusive=inconclusive,
+        correction=correction,
         report=(start / report) if report else None,
         changed_since=text("changed_since")[0],
         lease_wait_s=_seconds(text("lease_wait")[0]),

@@ -209,9 +209,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         perf.close()
     if hasattr(config, "workerinput") or _RECORD not in config.stash:
         return
+    from pytest_sglang_perf import many
     from pytest_sglang_perf.report import finish
 
-    problems = finish.finish(config.stash[_RECORD], _options.resolve(config), baselines_folder(config))
+    record, options = config.stash[_RECORD], _options.resolve(config)
+    problems = finish.finish(record, options, baselines_folder(config))
+    if options.inconclusive == "warn" and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
+        # What the correction does not uphold is inconclusive, and that is only warned of.
+        record.excused = 0 < session.testsfailed == sum(map(many.excused, record.tests))
+        if record.excused:
+            session.exitstatus = pytest.ExitCode.OK
     if problems and session.exitstatus in {0, pytest.ExitCode.OK}:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

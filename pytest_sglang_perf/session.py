@@ -340,6 +340,7 @@ class PerfSession:
             "started": self.started_wall_s,
             "plan": self.plan_line(),
             "expected": self._expected.line() if self._expected is not None else "",
+            "correction": self.options.correction or self.suite.correction,
             "canary": dict(self._canary.result) if self._canary is not None else None,
             "spent": dict(bench.spent) if bench is not None else {},
             "plugin_version": __version__,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_sglang_perf.baselines import write_atomically
 from pytest_sglang_perf.canary import void, voids
 from pytest_sglang_perf.errors import BaselineError, SglangPerfError
+from pytest_sglang_perf.many import correct
 from pytest_sglang_perf.recording import update_baselines, write_history
 from pytest_sglang_perf.report import github, markdown
 
@@ -23,6 +24,7 @@ __all__ = ["finish"]
 
 def finish(record: RunRecord, options: Options, baselines: Path) -> list[str]:
     """Write everything that is asked for; return what went wrong, each with where the data is safe."""
+    record.regressions = correct(record.tests, record.session.get("correction", "none"))
     canary = record.session.get("canary")
     if canary is not None and voids(canary):
         void(record.tests, canary)

@@ -29,6 +29,8 @@ class RunRecord:
         self.baselines: list[str] = []
         self.problems: list[str] = []
         self.written: list[str] = []
+        self.excused = False
+        self.regressions: dict[str, Any] | None = None
 
     def add(self, payload: dict[str, Any]) -> None:
         self.session = payload["session"]  # the newest knows best what was spent
@@ -54,6 +56,7 @@ class RunRecord:
             "outcomes": self.outcomes(),
             "tests": self.tests,
             "measured": self.measured,
+            "regressions": self.regressions,
             "baselines": self.baselines,
             "problems": self.problems,
         }
@@ -74,6 +77,7 @@ class RunRecord:
         record.session = dict(data["session"])
         record.tests = list(data["tests"])
         record.measured = list(data["measured"])
+        record.regressions = data.get("regressions")
         record.baselines = list(data.get("baselines") or ())
         record.problems = list(data.get("problems") or ())
         return record

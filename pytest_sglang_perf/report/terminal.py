@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf import many
 from pytest_sglang_perf.report.decisions import decisions
 from pytest_sglang_perf.report.figures import estimate, percent, seconds
 
@@ -19,6 +20,7 @@ _MARKUP = {
     "inconclusive": {"yellow": True},
 }
 _DECISIONS = 6
+EXCUSED = "exit status 0: all that failed are regressions that do not survive, and --sglang-inconclusive=warn is set"
 _OWN_SECTIONS = ("inconclusive", "no baseline", "not comparable")
 
 
@@ -35,8 +37,7 @@ def summary(reporter: Any, record: RunRecord) -> None:
     for test in record.tests:
         if test["claims"] and not quiet:
             _test(reporter, test, record)
-    if canary := session.get("canary"):
-        reporter.write_line(canary["told"], red=canary["status"] in {"moved", "failed"})
+    _session_answers(reporter, record)
     for text in record.baselines:
         reporter.write_line(text)
     for text in record.problems:
@@ -46,6 +47,16 @@ def summary(reporter: Any, record: RunRecord) -> None:
     if record.written:
         reporter.write_line("reports: " + ", ".join(record.written))
     reporter.write_line(cost_line(session))
+
+
+def _session_answers(reporter: Any, record: RunRecord) -> None:
+    """What the session says over its tests: the correction for many claims, and the canary."""
+    if record.regressions is not None:
+        reporter.write_line(many.line(record.regressions))
+    if record.excused:
+        reporter.write_line(EXCUSED)
+    if canary := record.session.get("canary"):
+        reporter.write_line(canary["told"], red=canary["status"] in {"moved", "failed"})
 
 
 def cost_line(session: dict[str, Any]) -> str:
@@ -90,6 +101,8 @@ def claim_lines(claim: dict[str, Any]) -> list[str]:
             lines[-1] += f" ({claim['looks']['told']})"
         if verdict.get("trend") is not None:
             lines.append(f"drift of the node: {percent(verdict['trend'])} a boot, which ABBA pairs cancel")
+    if "survives" in claim and claim["status"] == "violated":
+        lines.append(claim["explanation"][-1].strip())
     if verdict and claim["status"] == "inconclusive":
         lines.extend(f"note: {text}" for text in verdict["warnings"] if text.startswith(("unstable:", "void:")))
     if verdict and claim["status"] == "inconclusive" and verdict["more_boots"]:

@@ -43,6 +43,7 @@ class Suite:
         trials: trials of each level in a boot.
         lease_wait: seconds to wait for a node in use.
         margins: metric -> the change that matters, as a fraction.
+        correction: of the session's regressions for their number: ``holm``, ``bh`` or ``none``.
         nodes, servers, workloads: by name, in the order of the file.
         notes: remarks that are no errors, such as flags that no known sglang has.
     """
@@ -54,6 +55,7 @@ class Suite:
     trials: int
     lease_wait: float
     margins: Mapping[str, float]
+    correction: str = "holm"
     nodes: Mapping[str, AnyNode] = field(default_factory=dict)
     servers: Mapping[str, ResolvedServer] = field(default_factory=dict)
     workloads: Mapping[str, ResolvedWorkload] = field(default_factory=dict)
@@ -152,6 +154,7 @@ def parse_suite(
         trials=model.trials,
         lease_wait=model.lease_wait,
         margins=model.margins,
+        correction=model.correction,
         nodes=model.nodes,
         servers=servers,
         workloads=workloads,

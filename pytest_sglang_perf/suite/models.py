@@ -330,6 +330,9 @@ class SuiteModel(_Model):
     lease_wait: Annotated[float, Field(ge=0)] = Field(
         600.0, description="Seconds to wait for a node that somebody else is using."
     )
+    correction: Literal["holm", "bh", "none"] = Field(
+        "holm", description="Of the session's regressions, for their number: Holm, Benjamini-Hochberg or none."
+    )
     margins: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(
         default_factory=dict, description="Metric: the change that matters, as a fraction (0.03 is 3 %)."
     )
