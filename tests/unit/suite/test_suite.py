@@ -61,7 +61,7 @@ def test_every_kind_of_node(read) -> None:
             "default_nod: a",
             "suite.yaml:1:1: default_nod: unknown key 'default_nod'; did you mean 'default_node'?",
         ),
-        ("xyz: a", "unknown key 'xyz'; expected boots, default_node,"),
+        ("xyz: a", "unknown key 'xyz'; expected boots, correction, default_node,"),
         (
             "default_node: x\nnodes: {y: {kind: sim}}",
             "suite.yaml:1:1: default_node: 'x' is not among nodes; there are y",
