@@ -190,6 +190,13 @@ class Claim:
         """0 for the status that decides a test first."""
         return _RANK[self.status]
 
+    @property
+    def more_boots(self) -> int | None:
+        """How many more boots would probably decide; against a control, of each side."""
+        if self.verdict is None:
+            return None
+        return self.verdict.more_boots_each if self.against == "control" else self.verdict.more_boots
+
     def __repr__(self) -> str:
         return f"<{self.status}: {self.text}>"
 
@@ -233,9 +240,11 @@ class Claim:
         if verdict.trend is not None:
             lines.append(f"drift of the node: {percent(verdict.trend)} a boot, which ABBA pairs cancel")
         if self.status == "inconclusive":
-            more = verdict.more_boots
+            more = self.more_boots
+            whose = " of each side" if self.against == "control" else ""
             lines.append(
-                f"{_count(more, 'more boot')} would probably decide: --sglang-boots={self.candidate.boots + more}"
+                f"{_count(more, 'more boot')}{whose} would probably decide: "
+                f"--sglang-boots={self.candidate.boots + more}"
                 if more
                 else "more boots of this kind would not decide it; see the warnings"
             )

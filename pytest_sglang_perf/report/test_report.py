@@ -136,7 +136,7 @@ def claim_dict(claim: Claim) -> dict[str, Any]:
             "interval": [float(low), float(high)],
             "confidence": float(claim.verdict.confidence),
             "method": str(claim.verdict.method),
-            "more_boots": claim.verdict.more_boots,
+            "more_boots": claim.more_boots,
             "warnings": [str(w) for w in claim.verdict.warnings],
             "p_value": float(claim.verdict.p_value),
             "trend": claim.verdict.trend,

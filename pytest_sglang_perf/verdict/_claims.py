@@ -214,8 +214,10 @@ def _judge(
     else:
         status = Status.INCONCLUSIVE
     more: int | None = 0
+    each: int | None = 0
     if status is Status.INCONCLUSIVE:
         more = _more_boots(evidence, bottom, top, confidence, len(boots[0]))
+        each = _more_boots(evidence, bottom, top, confidence, len(boots[0]), reference=len(boots[1]))
     chances = [1.0]
     if math.isfinite(bottom):
         chances.append(1 - float(evidence.distribution.below(bottom)))
@@ -230,6 +232,7 @@ def _judge(
         trials=(_trials(boots[0]), _trials(boots[1])),
         warnings=evidence.warnings,
         more_boots=more,
+        more_boots_each=each,
         confidence=float(confidence),
         bound=tuple(float(edge) for edge in region if 0 < edge < math.inf),
         relation=relation,
@@ -245,20 +248,29 @@ def _interval(evidence: Evidence, confidence: float) -> tuple[float, float]:
     return float(evidence.distribution.quantile(tail)), float(evidence.distribution.quantile(1 - tail))
 
 
-def _more_boots(evidence: Evidence, bottom: float, top: float, confidence: float, boots: int) -> int | None:
+def _more_boots(
+    evidence: Evidence, bottom: float, top: float, confidence: float, boots: int, *, reference: int = 0
+) -> int | None:
     """Fewest further candidate boots that decide with 80 % probability if the effect is what it looks like.
 
-    Conditional power under the current trend (Jennison and Turnbull 2000, section 10.2), with t quantiles.
+    Conditional power under the current trend (Jennison and Turnbull 2000, section 10.2), with t quantiles. With a
+    number of ``reference`` boots, as many are taken there, and the variance of that side falls likewise; that is so
+    where both are of one session, whose drift cancels.
     """
     inside = bottom < evidence.centre < top
     if inside:
         distance = min(evidence.centre - bottom, top - evidence.centre)
     else:
         distance = max(bottom - evidence.centre, evidence.centre - top)
+    # The expectation of a variance that few boots tell is far above what it most likely is: by df / (df - 2) where the
+    # variance is scaled inverse chi-squared (Gelman et al. 2013, Bayesian Data Analysis, table A.1).
+    likely = max(evidence.df - 2, 0.5) / evidence.df
+    own, other = likely * evidence.boot_var, likely * evidence.fixed_var
     for more in range(1, _MOST_BOOTS + 1):
-        se = math.sqrt(evidence.fixed_var + evidence.boot_var / (boots + more))
-        moves = math.sqrt(evidence.boot_var * (1 / boots - 1 / (boots + more)))
-        limit = float(special.stdtrit(evidence.df + more, 1 - (1 - confidence) / 2))
+        fixed = other * (reference / (reference + more) if reference else 1.0)
+        se = math.sqrt(fixed + own / (boots + more))
+        moves = math.sqrt(other - fixed + own * (1 / boots - 1 / (boots + more)))
+        limit = float(special.stdtrit(evidence.df + more * (2 if reference else 1), 1 - (1 - confidence) / 2))
         if distance >= limit * se + float(special.ndtri(_LIKELY)) * moves:
             return more
     return None

@@ -80,6 +80,7 @@ class Verdict:
         warnings: What a reader should know before relying on it.
         more_boots: How many more candidate boots would probably decide; 0 if decided, None if more of them
             cannot.
+        more_boots_each: The same where every further boot is taken on both sides, as against a control.
         confidence: Of the interval; each one-sided answer is wrong with at most half of what is missing to 1.
         bound: The limit or limits the interval was judged against, on the scale of ``effect``.
         relation: ``>=``, ``<=``, ``within``, or the operator of an exact claim.
@@ -104,6 +105,7 @@ class Verdict:
     drift_sd: float | None = None
     trend: float | None = None
     sides: tuple[float, float | None] = (math.nan, None)
+    more_boots_each: int | None = None
 
     def unsettled(self, reasons: Sequence[str]) -> Verdict:
         """The same figures without an answer, because the run was unstable; the reasons lead the warnings."""
@@ -114,6 +116,7 @@ class Verdict:
             status=Status.INCONCLUSIVE,
             warnings=(*(f"unstable: {reason}" for reason in reasons), *self.warnings),
             more_boots=None,
+            more_boots_each=None,
             p_value=1.0,
         )
 

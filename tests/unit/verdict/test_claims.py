@@ -209,6 +209,16 @@ def test_another_configuration_may_be_noisier():
     assert "may differ in spread" in hypothesis.method
 
 
+def test_one_boot_a_side_is_decided_by_more_of_each():
+    """Two boots of one session: with more of the candidate alone the control's one boot stays what limits."""
+    verdict = compare([[215.0, 216.0]], [[216.0, 217.0]], margin=0.10, better="higher")
+    assert verdict.status == "inconclusive"
+    assert verdict.more_boots_each is not None
+    assert verdict.more_boots is None or verdict.more_boots_each <= verdict.more_boots
+    more = 1 + verdict.more_boots_each
+    assert compare([[215.0, 216.0]] * more, [[216.0, 217.0]] * more, margin=0.10, better="higher").status == "holds"
+
+
 def test_more_boots_is_what_is_missing():
     close = compare([[96.0]], REFERENCE, margin=0.05, better="higher")
     assert close.status is Status.INCONCLUSIVE
