@@ -398,6 +398,8 @@ def _holder(holder: Any) -> str:
         text += f", {holder['purpose']}"
     if holder.get("since"):
         text += f", since {holder['since']}"
+    if holder.get("until"):
+        text += f", until {holder['until']} at most"
     return text + ")"
 
 

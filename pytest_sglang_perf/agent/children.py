@@ -77,6 +77,7 @@ class Children:
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream = subprocess.DEVNULL,
         stderr: Stream = subprocess.DEVNULL,
+        umask: int = -1,
     ) -> Child:
         """Start a process in a session of its own; it is killed when we die.
 
@@ -92,6 +93,7 @@ class Children:
             stderr=stderr,
             bufsize=0,
             start_new_session=True,
+            umask=umask,
             preexec_fn=prctl.dies_with_us(),  # noqa: PLW1509 - looked up before the fork, calls the kernel only
         )
         child = Child(popen, self._loop)

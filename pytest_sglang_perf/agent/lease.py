@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from . import livefiles
 
-__all__ = ["Lease", "LeaseUnavailable", "folder_path", "holders"]
+__all__ = ["Lease", "LeaseUnavailable", "folder_path", "holders", "iso_time"]
 
 _DEFAULT_FOLDER = "/tmp/sglang-perf-lease"  # noqa: S108 - shared on purpose; livefiles trusts nothing in it
 _NODE = "node.lock"
@@ -53,7 +53,8 @@ def _described(holder: Dict[str, Any]) -> str:
     what = "the whole node" if gpus is None else "GPU " + ", ".join(map(str, gpus))
     who = f"{holder.get('user')}@{holder.get('host')} (pid {holder.get('pid')})"
     does = "waits before us for" if holder.get("waiting") else "uses"
-    return f"{who} {does} {what} since {holder.get('since')}: {holder.get('purpose')}"
+    until = f", until {holder['until']} at most" if holder.get("until") else ""
+    return f"{who} {does} {what} since {holder.get('since')}{until}: {holder.get('purpose')}"
 
 
 def folder_path() -> str:
@@ -176,7 +177,7 @@ class Lease:
         info = {
             **self._owner,
             "run": self._run,
-            "since": _iso_time(),
+            "since": iso_time(),
             "purpose": purpose,
             "gpus": wanted,
             "until": until,
@@ -231,7 +232,7 @@ class Lease:
             if not livefiles.is_at(folder, self._path):
                 raise FileNotFoundError(errno.ENOENT, "it was removed meanwhile", self._path)
             since_ns = time.time_ns()
-            held = {**info, "since": _iso_time(since_ns), "waiting": False}
+            held = {**info, "since": iso_time(since_ns), "waiting": False}
             locks.append(livefiles.publish(folder, self._name(_HOLDS), held))
             self._locks, locks = locks, []
             self._info, self._since_wall_ns = held, since_ns
@@ -260,7 +261,8 @@ def _overlap(one: Optional[List[int]], other: Optional[List[int]]) -> bool:
     return one is None or other is None or not set(one).isdisjoint(other)
 
 
-def _iso_time(wall_ns: Optional[int] = None) -> str:
+def iso_time(wall_ns: Optional[int] = None) -> str:
+    """A wall-clock time (now by default) as leases write it."""
     seconds = (time.time_ns() if wall_ns is None else wall_ns) / 1e9
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
 

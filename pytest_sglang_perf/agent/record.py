@@ -8,6 +8,7 @@ who supervises them and with the kernel's boot id, without which start times mea
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -38,7 +39,8 @@ class Record:
         content = {"boot_id": procfs.boot_id(), "agents": self._agents, "processes": sorted(processes.items())}
         temporary = self._path.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps(content), encoding="ascii")
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(json.dumps(content))
             temporary.replace(self._path)
         except OSError:
             return  # a full disk must not end supervision; the other ways to find our processes remain

@@ -33,13 +33,13 @@ def main(arguments: List[str]) -> int:
         above.close()
         # A signal to the guardian's group must not hit both.
         os.setsid()
-        _serve(below)
+        _serve(below, options.max_runtime)
     below.close()
     _let_go_of_standard_streams()
     return Guard(above, agent, options.max_runtime).watch()
 
 
-def _serve(guardian: socket.socket) -> None:
+def _serve(guardian: socket.socket, max_runtime_s: float) -> None:
     status = 70
     try:
         read_fd, write_fd = _claim_standard_streams()
@@ -47,7 +47,7 @@ def _serve(guardian: socket.socket) -> None:
         from .service import Service
 
         async def serve() -> int:
-            return await Service(GuardedSide(guardian)).run(read_fd, write_fd)
+            return await Service(GuardedSide(guardian), max_runtime_s).run(read_fd, write_fd)
 
         status = asyncio.run(serve())
     finally:

@@ -23,7 +23,7 @@ from .children import Children
 from .deadman import DeadMan
 from .files import read_part
 from .guardian import GuardedSide
-from .lease import Lease, LeaseUnavailable, holders
+from .lease import Lease, LeaseUnavailable, holders, iso_time
 from .link import Link
 from .outbox import VITAL, Outbox
 from .protocol import PROTOCOL, OrderError, Params, decode, encode
@@ -44,7 +44,8 @@ Operation = Callable[[Params], Awaitable[Dict[str, Any]]]
 class Service:
     """Runs on an event loop; lines arrive from the link's reader thread."""
 
-    def __init__(self, guardian: Optional[GuardedSide] = None) -> None:
+    def __init__(self, guardian: Optional[GuardedSide] = None, max_runtime_s: Optional[float] = None) -> None:
+        self._until = None if max_runtime_s is None else iso_time(time.time_ns() + int(max_runtime_s * 1e9))
         self._guardian = guardian
         self._outbox = Outbox()
         self._deadman = DeadMan(_UNGREETED_S, grace_s=0.0)
@@ -325,6 +326,7 @@ class Service:
                 params.number("wait_s", 0.0),
                 params.text("purpose", ""),
                 lambda holder: self._emit("lease.waiting", holder=holder),
+                until=self._until,
             )
         except LeaseUnavailable as error:
             raise OrderError("lease_unavailable", str(error), holder=error.holder) from None

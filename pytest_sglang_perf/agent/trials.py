@@ -129,13 +129,15 @@ class Trials:
             trial.child.popen.kill()
 
     def _spawn(self, name: str, env: Dict[str, str]) -> Child:
-        with (self._run_dir / f"trial-{name}.stderr").open("wb") as stderr:
+        path = self._run_dir / f"trial-{name}.stderr"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stderr:
             return self._children.spawn(
                 [sys.executable, "-I", sys.argv[0], "load"],
                 env=env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                umask=0o077,
             )
 
     async def _sampler(self, period_ms: Any, path: Path) -> Optional[Sampler]:

@@ -30,6 +30,8 @@ __all__ = ["Suite", "load_suite", "parse_suite"]
 
 _T = TypeVar("_T")
 
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -264,4 +266,10 @@ def _notes(model: SuiteModel, document: Document, name: str) -> list[str]:
             if note:
                 place: Any = document.place(("servers", server, "args", key))
                 notes.append(f"{name}:{place.line}: servers.{server}.args.{key}: {note}")
+        if written.host is not None and written.host not in _LOOPBACK:
+            place = document.place(("servers", server, "host"))
+            notes.append(
+                f"{name}:{place.line}: servers.{server}.host: on {written.host} everybody who reaches the node can use "
+                "this server, and disturb what is measured; 127.0.0.1, the default, needs no other"
+            )
     return notes

@@ -214,3 +214,13 @@ def test_a_trial_against_a_dead_boot_is_refused(start, events, client):
     with pytest.raises(AgentError) as caught:
         client.request("trial.start", timeout=30, trial="t1", boot="b1", url="http://127.0.0.1:9", spec=SPEC)
     assert caught.value.kind == "dead"
+
+
+def test_half_a_node_is_all_that_its_server_sees(client, events, start_script):
+    source = "import os, time; print('GPUS', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(600)"
+    lease = client.request("lease.acquire", timeout=60, gpus=[3, 2], wait_s=5, purpose="half")
+    assert lease["gpus"] == [2, 3]
+    (holder,) = client.request("status", timeout=30)["leases"]
+    assert holder["until"] > holder["since"]
+    start_script(source)
+    until(lambda: "GPUS 2,3" in events.log, "the server told what it sees")

@@ -127,3 +127,15 @@ def test_an_order_before_which_the_server_froze_ends_too(client, events, streami
     result = events.wait("trial.end", timeout=40)["result"]
     assert result["ended_by"] == "stall"
     assert [one["pid"] for one in result["frozen"]["stopped"]] == [streaming["pid"]]
+
+
+def test_files_of_a_run_are_for_their_user_alone(client, events, streaming, tmp_path):
+    client.request(
+        "trial.start", timeout=30, trial="t1", boot="b1", url=None, spec=spec(streaming, 12), gpu_period_ms=None
+    )
+    events.wait("trial.end", timeout=60)
+    runs = tmp_path / "cache" / "sglang-perf" / "runs"
+    files = [path for path in runs.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} >= {".log", ".jsonl", ".stderr", ".json"}
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files if path.stat().st_mode & 0o077} == {}
+    assert {path.stat().st_mode & 0o777 for path in runs.rglob("*") if path.is_dir()} == {0o700}

@@ -288,3 +288,18 @@ def test_argparse_reads_what_was_rendered(number: int, flag: bool, many: list[in
     parser.add_argument("--many", type=int, nargs="+")
     items = [*render("tp-size", number), *render("flag", flag), *render("many", many)]
     assert vars(parser.parse_args(items)) == {"tp_size": number, "flag": flag, "many": many}
+
+
+@pytest.mark.parametrize(
+    ("host", "warned"), [("0.0.0.0", True), ("10.0.0.7", True), ("127.0.0.1", False), ("::1", False)]
+)
+def test_a_server_that_others_can_reach_is_warned_of(read, host: str, warned: bool) -> None:
+    notes = read(f'servers: {{s: {{model: m, host: "{host}"}}}}').notes
+    assert bool(notes) is warned
+    assert all("servers.s.host" in note and "everybody who reaches the node" in note for note in notes)
+
+
+def test_by_default_a_server_listens_on_this_machine_alone(read) -> None:
+    argv = read("servers: {s: {model: m}}").server("s").argv("{host}", 0)
+    assert read("servers: {s: {model: m}}").server("s").host == "127.0.0.1"
+    assert argv[argv.index("--host") + 1] == "{host}"
