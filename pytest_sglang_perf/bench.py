@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf import verdict
 from pytest_sglang_perf.errors import (
     ConnectionLost,
     CrashedUnderLoad,
@@ -36,6 +37,8 @@ __all__ = ["Bench", "BootRecord", "Want"]
 
 #: A trial that the client or its surroundings spoiled is taken again this often; a slow one never is.
 INVALID_RETRIES = 2
+#: Fewer trials do not show their spread, whatever precision is asked for.
+LEAST_TRIALS = 3
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Bench:
         *,
         trials: int,
         live: Live,
+        precision: float | None = None,
         environ: Mapping[str, str] | None = None,
         keep_in: Path | None = None,
         explain: Callable[[ResolvedServer, ServerCrashed, str], str] | None = None,
@@ -106,6 +110,7 @@ class Bench:
         self.node = node
         self.boots: dict[str, list[BootRecord]] = {}
         self.trials = trials
+        self.precision = precision
         self.logs: dict[str, list[str]] = {}
         self.evidence: dict[str, NodeEvidence] = {}
         self.spent = {"boots": 0, "trials": 0, "boot_s": 0.0, "trial_s": 0.0}
@@ -338,10 +343,21 @@ class Bench:
 
     def _take(self, boot: Boot, record: BootRecord, workload: ResolvedWorkload, level: float, trials: int) -> None:
         want = Want(workload.fingerprint, level)
-        taken = [self._one(boot, workload, level, number, trials) for number in range(1, trials + 1)]
+        taken: list[TrialRecord] = []
+        while self._more(taken, trials):
+            taken.append(self._one(boot, workload, level, len(taken) + 1, trials))
         record.pooled[want] = pool(taken, time_scale=self.node.time_scale)
         record.trials[want] = taken
         record.facts = boot.facts
+
+    def _more(self, taken: list[TrialRecord], most: int) -> bool:
+        """Whether a further trial is wanted: until ``most``, or until the mean is known as well as was asked for."""
+        if self.precision is None or most <= LEAST_TRIALS:
+            return len(taken) < most
+        values = [trial.values["output_throughput"] for trial in taken if "output_throughput" in trial.values]
+        if len(values) < len(taken):
+            return len(taken) < most
+        return verdict.TrialPlan(self.precision, least=LEAST_TRIALS, most=most).next(values) > 0
 
     def _one(self, boot: Boot, workload: ResolvedWorkload, level: float, number: int, of: int) -> TrialRecord:
         label = f"{boot.server.name} at concurrency {level}: trial {number} of {of}"

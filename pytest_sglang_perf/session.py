@@ -191,6 +191,7 @@ class PerfSession:
         bench = Bench(
             node,
             trials=self.trials,
+            precision=self.suite.precision,
             live=self._live,
             environ=self.environ,
             keep_in=self._artifacts("trials"),

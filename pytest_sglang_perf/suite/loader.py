@@ -43,6 +43,7 @@ class Suite:
         default_workload: workload where a mark names none, or None.
         boots: boots of a server config in one session: at first, and at most while a claim is inconclusive.
         trials: trials of each level in a boot.
+        precision: half-width of the boot's mean at which its trials end early, as a fraction; None for never.
         lease_wait: seconds to wait for a node in use.
         margins: metric -> the change that matters, as a fraction.
         correction: of the session's regressions for their number: ``holm``, ``bh`` or ``none``.
@@ -58,6 +59,7 @@ class Suite:
     lease_wait: float
     margins: Mapping[str, float]
     correction: str = "holm"
+    precision: float | None = None
     nodes: Mapping[str, AnyNode] = field(default_factory=dict)
     servers: Mapping[str, ResolvedServer] = field(default_factory=dict)
     workloads: Mapping[str, ResolvedWorkload] = field(default_factory=dict)
@@ -157,6 +159,7 @@ def parse_suite(
         lease_wait=model.lease_wait,
         margins=model.margins,
         correction=model.correction,
+        precision=model.precision,
         nodes=model.nodes,
         servers=servers,
         workloads=workloads,

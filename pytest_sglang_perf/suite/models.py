@@ -327,6 +327,11 @@ class SuiteModel(_Model):
         "claim is inconclusive.",
     )
     trials: Count = Field(4, description="Trials of each level in a boot.")
+    precision: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Trials of a level end early, after three at least, once the mean of their output throughput is "
+        "known to this fraction either way (90 % interval).",
+    )
     lease_wait: Annotated[float, Field(ge=0)] = Field(
         600.0, description="Seconds to wait for a node that somebody else is using."
     )

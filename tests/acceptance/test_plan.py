@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from .conftest import SUITE
+
 if TYPE_CHECKING:
     from .conftest import Project
 
@@ -71,3 +75,17 @@ def test_a_paired_plan_boots_in_abba_order_and_tells_the_drift(project: Project)
         assert claim["status"] == "holds"
         assert claim["verdict"]["method"].startswith("paired t on 2 pairs of boots in ABBA order")
         assert abs(claim["verdict"]["trend"] - 1) < 0.2
+
+
+@pytest.mark.parametrize(("precision", "trials"), [(0.5, 3), (0.000001, 5)])
+def test_trials_end_once_their_mean_is_known_well_enough(project: Project, precision: float, trials: int) -> None:
+    project.suite(SUITE.replace("trials: 2", f"trials: 5\nprecision: {precision}"))
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", concurrency=8)
+        def test_it(sglang_perf):
+            assert sglang_perf.measure().output_throughput >= 1
+        """
+    )
+    project.run("--sglang-report", "out")
+    assert project.report()["session"]["spent"]["trials"] == trials
