@@ -12,6 +12,8 @@ import argparse
 import gzip
 import json
 import os
+import random
+import string
 import subprocess
 import sys
 import tempfile
@@ -44,6 +46,7 @@ def noisy() -> tuple[bytes, bytes]:
     lines = (DATA / "cuda_0.5.16_kv_budget_too_small.log").read_bytes().splitlines(keepends=True)
     start = next(i for i, line in enumerate(lines) if b"Scheduler hit" in line)
     stop = next(i for i, line in enumerate(lines) if b"Received sigquit" in line)
+    random.seed(6)
     body = bytearray()
     for number in range(20_000):
         body += (
@@ -51,7 +54,8 @@ def noisy() -> tuple[bytes, bytes]:
             % number
         )
         body += b"".join(lines[start + 1 : stop])
-        body += b"[2026-11-29 14:18:23] Failed to load tool %d: not found, error ignored\n" % number
+        word = bytes(random.choices(string.ascii_lowercase.encode(), k=9))  # differs in more than numbers
+        body += b"[2026-11-29 14:18:23] Failed to load tool %s: not found, error ignored\n" % word
         body += b"request %d failed: RuntimeError: unable to parse argument at time %d\n" % (number, number * 7)
         body += b"W1129 14:18:23.%06d warning: cannot reuse cache entry, missing memory\n" % number
     return head, bytes(body)

@@ -10,7 +10,7 @@ import re
 
 __all__ = ["is_benign"]
 
-_BENIGN = re.compile(
+_AT_START = re.compile(
     r"""
       Ignore\ import\ error\ when\ loading
     | Can\ not\ initialize\ OpenAIServingResponses
@@ -25,15 +25,10 @@ _BENIGN = re.compile(
     | Error\ in\ detect_and_parse
     | Failed\ to\ load\ (?:staged\ )?JIT\ .*kernel
     | kill_process_tree\ called:\ .*include_parent=False
-    | .*watchdog\ timeout\ \(self\.watchdog_timeout=[\d.]+,\ self\.soft=True
     | PyMscclpp\ is\ disabled
-    | .*\bNCCL\ INFO\b
     | \[?rank\d+\]?:?\[W
     | \[W\d{3}\ .*(?:socket\.cpp|ProcessGroup\w*\.cpp|TCPStore\.cpp|Module\.cpp)
     | Invalid\ HTTP\ request\ received
-    | .*(?:User|Future|Deprecation|FastAPIDeprecation|Syntax|Runtime|Resource|PendingDeprecation|Import)Warning:
-    | .*(?:[Ff]alling\ back|[Ff]all\ back|[Ff]allback)\b
-    | .*[Ww]ill\ be\ (?:ignored|disabled|skipped)
     | Disaggregation\ warmup\ failed
     | (?:No|Unable\ to\ find)\ .*chat\ template
     | No\ tuned\ config|Using\ default\ MoE\ kernel\ config|Config\ file\ not\ found
@@ -42,8 +37,22 @@ _BENIGN = re.compile(
     """,
     re.VERBOSE,
 )
+_ANYWHERE = re.compile(
+    r"""
+      watchdog\ timeout\ \(self\.watchdog_timeout=[\d.]+,\ self\.soft=True
+    | \bNCCL\ INFO\b
+    | (?:User|Future|Deprecation|FastAPIDeprecation|Syntax|Runtime|Resource|PendingDeprecation|Import)Warning:
+    | (?:[Ff]alling\ back|[Ff]all\ back|[Ff]allback)\b
+    | [Ww]ill\ be\ (?:ignored|disabled|skipped)
+    """,
+    re.VERBOSE,
+)
+# Words of which each pattern of `_ANYWHERE` has one; a test holds the two together.
+_WORDS = ("watchdog timeout", "NCCL INFO", "Warning:", "all back", "alling back", "allback", "ill be ")
 
 
 def is_benign(message: str) -> bool:
     """Whether a message that sounds bad says nothing about the server's health."""
-    return _BENIGN.match(message) is not None
+    return _AT_START.match(message) is not None or (
+        any(word in message for word in _WORDS) and _ANYWHERE.search(message) is not None
+    )

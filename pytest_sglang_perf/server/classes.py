@@ -47,6 +47,10 @@ _SEARCH = tuple(
 )
 
 
+# Flat, so that a line of a new shape costs one pass: a word, and the place of its class in the table.
+_WORDS = tuple((word, place) for place, (_, words, _) in enumerate(_SEARCH) for word in words)
+
+
 def crash_class(name: str) -> CrashClass:
     """The class of this name. Raises `KeyError` for a name that does not exist."""
     return _BY_NAME[name]
@@ -110,7 +114,8 @@ def suspicious(text: str) -> bool:
 @lru_cache(maxsize=4096)
 def _candidates(shape: str) -> tuple[tuple[CrashClass, re.Pattern[str]], ...]:
     """The classes of which a line of this shape has a required word."""
-    return tuple((entry, pattern) for entry, words, pattern in _SEARCH if any(word in shape for word in words))
+    places = {place for word, place in _WORDS if word in shape}
+    return tuple((_SEARCH[place][0], _SEARCH[place][2]) for place in sorted(places))
 
 
 @lru_cache(maxsize=4096)

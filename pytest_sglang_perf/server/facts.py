@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ._literals import required_words
 from .lines import Line, parse_line
 
 __all__ = ["BootFacts"]
@@ -57,6 +58,10 @@ _BACKEND = re.compile(
     r"\b[Uu]se \S+ (?:as )?(?:\w+ )*backend\b|\bUsing \S+ (?:as |for )?(?:\w+ )*(?:backend|kernel)"
     r"|[Bb]ackend not specified|"
     r"\b[Rr]esolved .*backend\b|^Tree cache initialized|Attention backend"
+)
+_SETTINGS = tuple(
+    (key, pattern, required_words(pattern.pattern) or ("",))
+    for key, pattern in (("disabled", _DISABLED), ("changed", _CHANGED), ("backends", _BACKEND))
 )
 # Said on every boot, and not about performance.
 _NOT_SETTINGS = (
@@ -184,7 +189,12 @@ class BootFacts(dict[str, Any]):
         )
 
     def _setting(self, text: str) -> None:
-        for key, pattern in (("disabled", _DISABLED), ("changed", _CHANGED), ("backends", _BACKEND)):
+        for key, pattern, words in _SETTINGS:
+            for word in words:  # cheap, and mostly none
+                if word in text:
+                    break
+            else:
+                continue
             if len(self[key]) < _MOST and pattern.search(text):
                 if text not in self[key]:  # every rank says it
                     self[key].append(text)

@@ -125,7 +125,7 @@ def _without_head(text: str, number: int) -> Line:
     damaged = _EXCEPTION.search(text) if " hit an exception: " in text else None
     if damaged is not None:  # its stamp was cut, or written in a way that we do not know
         return Line(number, text, damaged[0], "log", "", "")
-    return Line(number, text, text, "progress" if _PROGRESS.search(text) else "more", "", "")
+    return Line(number, text, text, "progress" if "%" in text and _PROGRESS.search(text) else "more", "", "")
 
 
 def _unwrap(text: str) -> tuple[str, re.Match[str] | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_sglang_perf.server._literals import required_words
+from pytest_sglang_perf.server.benign import is_benign
 from pytest_sglang_perf.server.classes import CLASSES, CrashClass, search_classes, suspicious
 from pytest_sglang_perf.server.classify import Classifier
 
@@ -261,3 +262,21 @@ def test_lines_that_were_seen_before_are_judged_as_if_they_were_not() -> None:
             quick.feed(text, number)
     assert quick.finish() == plain.finish()
     assert sum(quick.feed_again(text, 1) for text in lines) >= 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=True)",
+        "host:1:2 [0] NCCL INFO comm error ignored",
+        "/x/y.py:3: UserWarning: failed to do it",
+        "FlashInfer failed, Falling back to triton",
+        "Cannot use it, will fall back to eager",
+        "Error in the kernel; using fallback",
+        "Invalid flag, it Will be ignored",
+        "unable to find it, so X will be disabled",
+    ],
+)
+def test_benign_words_anywhere_in_a_line(text: str) -> None:
+    assert is_benign(text)
+    assert not is_benign(text.replace("ill be", "as").replace("all", "at").replace("INFO", "WARN").lower())
