@@ -238,7 +238,9 @@ class Claim:
         if self.plan is not None and len(self.plan.looks) > 1:
             lines[0] += f" ({self.looks()})"
         if verdict.trend is not None:
-            lines.append(f"drift of the node: {percent(verdict.trend)} a boot, which ABBA pairs cancel")
+            # An odd pair is left with a part of it; the verdict's own warning says how much.
+            whole = ", which ABBA pairs cancel" if verdict.boots[0] % 2 == 0 else ""
+            lines.append(f"drift of the node: {percent(verdict.trend)} a boot{whole}")
         if self.status == "inconclusive":
             more = self.more_boots
             whose = " of each side" if self.against == "control" else ""
