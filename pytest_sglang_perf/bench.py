@@ -21,6 +21,7 @@ from pytest_sglang_perf.errors import (
     SglangPerfError,
     TrialInvalid,
 )
+from pytest_sglang_perf.server.attached import AttachedServer
 from pytest_sglang_perf.server.boot import Boot
 from pytest_sglang_perf.trials import LoadEnded, TrialRecord, pool, run_trial
 
@@ -121,7 +122,7 @@ class Bench:
         self._planned: dict[str, dict[Want, Planned]] = {}
         self._failed_boots: dict[str, tuple[str, ServerCrashed]] = {}
         self._failed_levels: dict[tuple[str, Want], tuple[str, SglangPerfError]] = {}
-        self._boot: Boot | None = None
+        self._boot: Boot | AttachedServer | None = None
         self._record: BootRecord | None = None
         self._on_stop: list[Callable[[], None]] = []
 
@@ -148,10 +149,10 @@ class Bench:
     # -- boots ----------------------------------------------------------------------------------------------
 
     @property
-    def current(self) -> Boot | None:
+    def current(self) -> Boot | AttachedServer | None:
         return self._boot
 
-    def ensure(self, server: ResolvedServer, *, test: str, fresh: bool = False) -> Boot:
+    def ensure(self, server: ResolvedServer, *, test: str, fresh: bool = False) -> Boot | AttachedServer:
         """Return a live boot of ``server``, starting one where needed; ``fresh`` asks for a further boot.
 
         Raises:
@@ -172,7 +173,7 @@ class Bench:
             self._finish(boot)
         return self._start(server, test)
 
-    def _start(self, server: ResolvedServer, test: str) -> Boot:
+    def _start(self, server: ResolvedServer, test: str) -> Boot | AttachedServer:
         earlier = self.boots.setdefault(server.fingerprint, [])
         number = len(earlier) + 1
         try:
@@ -197,11 +198,18 @@ class Bench:
         )
         earlier.append(record)
         self._boot, self._record = boot, record
-        self._live.done(f"{server.name}: boot {number} ready after {boot.boot_time_s or 0:.1f} s")
+        if isinstance(boot, AttachedServer):
+            self._live.done(f"{server.name}: attached to {boot.url}")
+        else:
+            self._live.done(f"{server.name}: boot {number} ready after {boot.boot_time_s or 0:.1f} s")
         return boot
 
-    def _up(self, server: ResolvedServer, number: int) -> Boot:
+    def _up(self, server: ResolvedServer, number: int) -> Boot | AttachedServer:
         """Boot once; whatever goes wrong, nothing of it stays."""
+        if self.node.attached is not None:
+            attached = AttachedServer(self.node.attached, server, self._environ)
+            attached.attach()
+            return attached
         boot = Boot(
             self.node.client,
             server,
@@ -240,7 +248,7 @@ class Bench:
         boot.stop()
         return False
 
-    def _finish(self, boot: Boot) -> None:
+    def _finish(self, boot: Boot | AttachedServer) -> None:
         """Take what is still planned of the running server, then stop it."""
         server = boot.server
         record = self._record
@@ -265,7 +273,9 @@ class Bench:
         if boot is not None:
             boot.stop()
 
-    def _keep(self, boot: Boot) -> None:
+    def _keep(self, boot: Boot | AttachedServer) -> None:
+        if isinstance(boot, AttachedServer):
+            return
         self.logs[boot.boot_id] = boot.lines
         if boot.evidence is not None:
             self.evidence[boot.boot_id] = boot.evidence
@@ -341,7 +351,9 @@ class Bench:
             )
         return TrialInvalid(f'"{server.name}" at concurrency {want.level} could not be measured (see {first})')
 
-    def _take(self, boot: Boot, record: BootRecord, workload: ResolvedWorkload, level: float, trials: int) -> None:
+    def _take(
+        self, boot: Boot | AttachedServer, record: BootRecord, workload: ResolvedWorkload, level: float, trials: int
+    ) -> None:
         want = Want(workload.fingerprint, level)
         taken: list[TrialRecord] = []
         while self._more(taken, trials):
@@ -359,7 +371,9 @@ class Bench:
             return len(taken) < most
         return verdict.TrialPlan(self.precision, least=LEAST_TRIALS, most=most).next(values) > 0
 
-    def _one(self, boot: Boot, workload: ResolvedWorkload, level: float, number: int, of: int) -> TrialRecord:
+    def _one(
+        self, boot: Boot | AttachedServer, workload: ResolvedWorkload, level: float, number: int, of: int
+    ) -> TrialRecord:
         label = f"{boot.server.name} at concurrency {level}: trial {number} of {of}"
         spoiled: list[str] = []
         for _attempt in range(1 + INVALID_RETRIES):

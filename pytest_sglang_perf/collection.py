@@ -75,6 +75,7 @@ def prepare(config: pytest.Config, items: list[pytest.Item], perf: Sequence[pyte
             live=QuietLive() if quiet else TerminalLive(config, simulated=simulated),
             baselines=baselines,
         )
+        session.check_node()
     if hasattr(config, "workerinput"):
         _tell_scheduler(config, declarations, options.node or suite.default_node or "")
     return Prepared(order, declarations, session, deselected, reasons)

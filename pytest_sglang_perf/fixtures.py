@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_sglang_perf.server.attached import AttachedServer
+
 if TYPE_CHECKING:
     from pytest_sglang_perf.declaration import Declaration
     from pytest_sglang_perf.server.boot import Boot
@@ -21,7 +23,7 @@ class ServerHandle:
             measurement never takes this way.
     """
 
-    def __init__(self, session: PerfSession, declaration: Declaration, boot: Boot) -> None:
+    def __init__(self, session: PerfSession, declaration: Declaration, boot: Boot | AttachedServer) -> None:
         self._session = session
         self._declaration = declaration
         self._boot = boot
@@ -29,6 +31,8 @@ class ServerHandle:
 
     @property
     def url(self) -> str:
+        if isinstance(self._boot, AttachedServer):
+            return self._boot.url
         return f"http://127.0.0.1:{self._session.forward(self._boot.port)}"
 
     @property

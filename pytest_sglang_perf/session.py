@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import __version__, metrics, outlook, verdict
-from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class
+from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class, url_class
 from pytest_sglang_perf.bench import Bench, Want
 from pytest_sglang_perf.canary import CanaryRun
 from pytest_sglang_perf.culprit import CulpritSearch
@@ -95,8 +95,26 @@ class PerfSession:
 
     def budget(self, declaration: Declaration) -> Budget:
         """Boots at first and at most for one test: option, then mark, then suite, then one."""
+        if isinstance(self.node_config, UrlNode):
+            return Budget(1, 1)  # the one boot that is there
         first, most = self.options.boots or declaration.boots or self.suite.boots
         return Budget(first, most)
+
+    def check_node(self) -> None:
+        """See before anything runs that the node can do what the selected tests ask for.
+
+        Raises:
+            SuiteError: they need several servers, and the node is one server's URL.
+        """
+        if not isinstance(self.node_config, UrlNode):
+            return
+        names = sorted(self.plan())
+        if len({self.suite.server(name).fingerprint for name in names}) > 1:
+            raise SuiteError(
+                f'node "{self.node_name}" is one running server at {self.node_config.url}, and the selected tests need '
+                f"{len(names)}: {', '.join(names)} (controls included). Select those of the config that runs there: "
+                "-k, or a node where servers can be booted: --sglang-node"
+            )
 
     def plan(self) -> dict[str, dict[tuple[str, float], int]]:
         """Server config -> {(workload, level): trials} over all selected tests."""
@@ -174,20 +192,20 @@ class PerfSession:
 
     def _open(self) -> Bench:
         config = self.node_config
-        if isinstance(config, UrlNode):
-            raise SuiteError(
-                f'node "{self.node_name}" is a url: its server was started by someone else and cannot be booted here'
-            )
         node = open_node(self.node_name, config, run=self.run, environ=self.environ)
         try:
-            self._lease(node)
+            if node.attached is None:
+                self._lease(node)  # a server of others is on a machine of others, and cannot be kept to ourselves
             pythons = sorted({self.suite.server(name).python for name in self.plan()})
             self.facts = node.client.request("facts", timeout=60.0, pythons=[] if node.simulated else pythons)
         except BaseException:
             node.close()
             raise
         gpus = getattr(self.node_config, "gpus", None)
-        self.node_class = node_class(self.facts, simulated=node.sim_profile or None, gpus=gpus)
+        if isinstance(config, UrlNode):
+            self.node_class = url_class(config.url)
+        else:
+            self.node_class = node_class(self.facts, simulated=node.sim_profile or None, gpus=gpus)
         bench = Bench(
             node,
             trials=self.trials,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import metrics
 from pytest_sglang_perf.errors import AgentError, ConnectionLost, TrialInvalid
+from pytest_sglang_perf.server.attached import AttachedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,16 +95,14 @@ class _Events:
 
 def run_trial(
     node: OpenNode,
-    boot: Boot | None,
+    server: Boot | AttachedServer,
     workload: ResolvedWorkload,
     level: float,
     *,
-    url: str | None = None,
-    model: str | None = None,
     on_progress: Callable[[dict[str, Any]], None] | None = None,
     keep_in: Path | None = None,
 ) -> TrialRecord:
-    """Run one trial of ``workload`` at ``level`` and return its metrics.
+    """Run one trial of ``workload`` at ``level`` against a boot of ours, or a server of others, and return its metrics.
 
     Raises:
         LoadEnded: the server died meanwhile, or froze.
@@ -111,13 +110,11 @@ def run_trial(
         ConnectionLost, AgentError: the node is the trouble.
     """
     trial = uuid.uuid4().hex[:12]
+    boot = None if isinstance(server, AttachedServer) else server
     spec = workload.spec(level)
-    spec.update(
-        url=url or (boot.url if boot else None),
-        salt=trial,
-        time_scale=node.time_scale,
-        model=model or spec.get("model"),
-    )
+    spec.update(url=server.url, salt=trial, time_scale=node.time_scale)
+    if isinstance(server, AttachedServer):
+        spec.update(server.order(), model=server.model or spec.get("model"))
     period_ms = max(GPU_PERIOD_LEAST_MS, round(GPU_PERIOD_S * 1000 / node.time_scale))
     events = _Events(trial, on_progress)
     unsubscribe = node.client.subscribe(events)

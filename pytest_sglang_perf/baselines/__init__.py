@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_sglang_perf.baselines.files import write_atomically
 from pytest_sglang_perf.baselines.model import BaselineFile, StoredBoot, columns, level_key
-from pytest_sglang_perf.baselines.node_class import NodeClass, comparable, node_class
+from pytest_sglang_perf.baselines.node_class import NodeClass, comparable, node_class, url_class
 from pytest_sglang_perf.baselines.store import BaselineStore
 from pytest_sglang_perf.baselines.update import FULL, Change, Measured, Update, describe_change, plan_update
 
@@ -23,5 +23,6 @@ __all__ = [
     "level_key",
     "node_class",
     "plan_update",
+    "url_class",
     "write_atomically",
 ]

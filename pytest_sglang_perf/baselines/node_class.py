@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["NodeClass", "comparable", "node_class"]
+__all__ = ["NodeClass", "comparable", "node_class", "url_class"]
 
 # What differs between classes, in the words of messages. Other details (the full driver version, memory) are kept
 # for the reader and do not set classes apart: a driver's patch level changes too often to start anew each time.
@@ -22,6 +22,7 @@ _DECIDES = {
     "driver_branch": "driver branch",
     "cpu": "CPU model",
     "cpus": "CPU count",
+    "url": "URL",
 }
 _LONGEST = 120
 _CPU_NOISE = re.compile(r"\((?:R|TM|C)\)|\bCPU\b|@.*|\b\d+-Core\b|\bProcessor\b|\bwith .*", re.IGNORECASE)
@@ -73,6 +74,12 @@ def node_class(
         "cpu": cpu,
     }
     return NodeClass(_folder("-".join([*parts, _slug(cpu)])), details | _for_readers(facts))
+
+
+def url_class(url: str) -> NodeClass:
+    """The class of a server that somebody else runs: what is behind its address is not known, so the address counts."""
+    address = url.partition("://")[2].partition("/")[0]
+    return NodeClass(_folder(f"url-{_slug(address)}"), {"url": address})
 
 
 def comparable(one: NodeClass, other: NodeClass) -> list[str]:

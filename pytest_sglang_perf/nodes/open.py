@@ -42,6 +42,7 @@ class OpenNode:
     sim_profile: str = ""
     seed: int | None = None
     nvidia_smi: list[str] | None = None
+    attached: UrlNode | None = None
     _state: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -95,6 +96,7 @@ def open_node(
     elif isinstance(node, (LocalNode, UrlNode)):
         if isinstance(node, UrlNode):
             python = sys.executable
+            opened["attached"] = node
         transport = LocalTransport()
     elif isinstance(node, SshNode):
         from pytest_sglang_perf.nodes.ssh import SshTransport
