@@ -76,7 +76,8 @@ def _claim_cells(claim: dict[str, Any], record: RunRecord) -> str:
 
 
 def _side(side: dict[str, Any], unit: str) -> str:
-    return f"{estimate(side['value'], side['low'], side['high'], unit)}, {side['boots']} boot{'s' if side['boots'] != 1 else ''}"
+    count = f"{side['boots']} boot{'s' if side['boots'] != 1 else ''}"
+    return f"{estimate(side['value'], side['low'], side['high'], unit)}, {count}"
 
 
 def _cell(word: str, record: RunRecord) -> str:
