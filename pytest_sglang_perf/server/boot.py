@@ -99,6 +99,7 @@ class Boot:
         self._exit: dict[str, Any] | None = None
         self._ready: dict[str, Any] | None = None
         self._stopping = False
+        self._ordered = False  # the stop, by us
         self._swept = False
         self._probe = ""
         self._unsubscribe = client.subscribe(self._on_event)
@@ -225,6 +226,11 @@ class Boot:
         lost = self._client.lost
         if lost is not None:
             raise ConnectionLost(f"{self._client.describe()}: {lost}. The agent stops the server on the node by itself")
+        if self._exit is not None and self._exit.get("after_stop") and not self._ordered:
+            raise ConnectionLost(
+                f"{self._client.describe()}: the agent has stopped the server by itself, because it did not hear from "
+                "here in time. Was this process stopped, or the machine suspended? SGLANG_PERF_TTL gives it more time"
+            )
 
     def dead(self) -> str | None:
         """Why the server is dead, or None while it lives. Cheap; asked between and during trials."""
@@ -271,6 +277,7 @@ class Boot:
         self._unsubscribe()
 
     def _kill(self) -> None:
+        self._ordered = True
         try:
             self._client.request("boot.stop", timeout=10.0, boot=self.boot_id, term_s=self._stop_s)
         except (AgentError, ConnectionLost):
