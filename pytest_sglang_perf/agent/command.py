@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Dict, NamedTuple, Optional, Sequence, Set
 
@@ -41,6 +42,7 @@ except OSError as error:
 
 
 _spawned: Set[int] = set()
+_starting = threading.Lock()
 
 
 class Finished(NamedTuple):
@@ -82,22 +84,26 @@ def spawn(argv: Sequence[str], *, merge: bool = False, cwd: Optional[str] = None
     Raises:
         OSError: it cannot be started.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _WRAPPER, str(os.getpid()), *argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if merge else subprocess.PIPE,
-        bufsize=0,
-        cwd=cwd,
-        start_new_session=True,
-    )
-    _spawned.add(process.pid)
+    with _starting:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WRAPPER, str(os.getpid()), *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+            bufsize=0,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        _spawned.add(process.pid)
     return process
 
 
 def is_ours(pid: int) -> bool:
     """Whether whoever called `spawn` waits for this process, so that nobody else may collect its exit status."""
-    return pid in _spawned
+    with (
+        _starting
+    ):  # one that is being started exists before its id is known here, and a sweep would take it for a stray
+        return pid in _spawned
 
 
 def kill_group(process: subprocess.Popen[bytes], wait_s: float = _GOING_AWAY_S) -> Optional[int]:

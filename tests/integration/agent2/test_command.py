@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from pytest_sglang_perf.agent import command
 from pytest_sglang_perf.agent.command import run
 
 from .conftest import running, wait_for
@@ -51,3 +54,27 @@ def test_output_without_end():
     finished = run([sys.executable, "-c", "while True: print('x' * 65536)"], 1.5)
     assert finished.status is None
     assert 0 < len(finished.out) <= 1024 * 1024
+
+
+def test_what_is_being_started_is_ours_for_whoever_sees_it(monkeypatch):
+    """A sweep looks at processes while others are being started; it must not take those for strays."""
+    popen = subprocess.Popen
+    seen = []
+
+    def slow(*arguments, **options):
+        process = popen(*arguments, **options)
+        looker = threading.Thread(target=lambda: seen.append(command.is_ours(process.pid)))
+        looker.start()  # it has seen the process, whose id nobody has noted yet
+        looker.join(0.05)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", slow)
+    process = command.spawn(["true"])
+    monkeypatch.undo()
+    command.await_end(process, 10.0)
+    command.kill_group(process)
+    deadline = time.monotonic() + 10.0
+    while not seen:
+        assert time.monotonic() < deadline, "nobody answered whose process it is"
+        time.sleep(0.01)
+    assert seen == [True]
