@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from pytest_sglang_perf.claims import Claim
     from pytest_sglang_perf.declaration import Declaration
-    from pytest_sglang_perf.fixtures import ServerHandle
+    from pytest_sglang_perf.fixtures import ServerHandle, TestPerf
     from pytest_sglang_perf.report.run_file import RunRecord
-    from pytest_sglang_perf.session import PerfSession, TestPerf
+    from pytest_sglang_perf.session import PerfSession
 
 _SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
 _RECORD: pytest.StashKey[RunRecord] = pytest.StashKey()
@@ -122,10 +122,12 @@ def sglang_server(request: pytest.FixtureRequest, _sglang_session: PerfSession) 
 @pytest.fixture
 def sglang_perf(request: pytest.FixtureRequest, _sglang_session: PerfSession) -> TestPerf:
     """``measure()`` the declared server config, and claim something about the figures."""
+    from pytest_sglang_perf import fixtures
+
     item: pytest.Item = request.node
     claims: list[Claim] = []
     item.stash[_CLAIMS] = claims
-    return _sglang_session.test(item.stash[_DECLARATION], claims)
+    return fixtures.TestPerf(_sglang_session, item.stash[_DECLARATION], claims)
 
 
 # -- running one test -----------------------------------------------------------------------------------------

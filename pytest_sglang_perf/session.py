@@ -1,4 +1,4 @@
-"""One pytest session: the suite, the plan, the bench, and for each test what it may measure and claim.
+"""One pytest session: the suite, the plan, the bench, and what is stored. What a test does with it: ``fixtures``.
 
 pytest itself is not imported here; the plugin hands over what it knows.
 """
@@ -9,45 +9,35 @@ import contextlib
 import os
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf import __version__, metrics, outlook, verdict
+from pytest_sglang_perf import __version__, outlook, verdict
 from pytest_sglang_perf.baselines import BaselineStore, NodeClass, node_class, url_class
-from pytest_sglang_perf.bench import Bench, Want
+from pytest_sglang_perf.bench import Bench
 from pytest_sglang_perf.canary import CanaryRun
 from pytest_sglang_perf.culprit import CulpritSearch
 from pytest_sglang_perf.errors import (
-    AgentError,
-    LeaseUnavailable,
-    NotComparable,
-    NotDeclared,
     ServerCrashed,
     SessionVoid,
     SuiteError,
 )
-from pytest_sglang_perf.measurement import Budget, Measurement, Side, TestJudge, absence, no_baseline, trial_values
-from pytest_sglang_perf.nodes.open import OpenNode, open_node
+from pytest_sglang_perf.leasing import take_lease
+from pytest_sglang_perf.measurement import Budget
+from pytest_sglang_perf.nodes.open import open_node
 from pytest_sglang_perf.report.decisions import KEPT
 from pytest_sglang_perf.suite import SimNode, Suite, UrlNode
-from pytest_sglang_perf.unsettled import unsettled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_sglang_perf.bench import BootRecord
-    from pytest_sglang_perf.claims import Claim
     from pytest_sglang_perf.declaration import Declaration
     from pytest_sglang_perf.options import Options
     from pytest_sglang_perf.report.live import Live
     from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
 
-__all__ = ["PerfSession", "TestPerf"]
-
-
-#: On top of the wait for a lease: what dead sessions left is ended, and the driver is asked who computes.
-LEASE_EXTRA_S = 90.0
+__all__ = ["PerfSession"]
 
 
 class PerfSession:
@@ -192,16 +182,17 @@ class PerfSession:
 
     def _open(self) -> Bench:
         config = self.node_config
+        gpus = getattr(config, "gpus", None)
         node = open_node(self.node_name, config, run=self.run, environ=self.environ)
         try:
-            if node.attached is None:
-                self._lease(node)  # a server of others is on a machine of others, and cannot be kept to ourselves
+            if node.attached is None:  # a server of others is on a machine of others, and not ours to keep others from
+                wait = self.options.lease_wait_s
+                take_lease(node, gpus, self.suite.lease_wait if wait is None else wait, self._live)
             pythons = sorted({self.suite.server(name).python for name in self.plan()})
             self.facts = node.client.request("facts", timeout=60.0, pythons=[] if node.simulated else pythons)
         except BaseException:
             node.close()
             raise
-        gpus = getattr(self.node_config, "gpus", None)
         if isinstance(config, UrlNode):
             self.node_class = url_class(config.url)
         else:
@@ -235,41 +226,6 @@ class PerfSession:
             )
         return bench
 
-    def _lease(self, node: OpenNode) -> None:
-        wait = self.options.lease_wait_s
-        if wait is None:
-            wait = self.suite.lease_wait
-        unsubscribe = node.client.subscribe(self._on_lease_event)
-        try:
-            answer = node.client.request(
-                "lease.acquire",
-                timeout=wait + LEASE_EXTRA_S,
-                gpus=getattr(self.node_config, "gpus", None),
-                wait_s=wait,
-                purpose="pytest",
-            )
-        except AgentError as error:
-            if error.kind == "lease_unavailable":
-                raise LeaseUnavailable(
-                    f"node {self.node_name} is held by {_holder(error.details.get('holder'))}; waited {wait:.0f} s. "
-                    "Wait longer with --sglang-lease-wait=SECONDS, or ask them"
-                ) from None
-            if error.kind == "gpu_in_use":
-                raise LeaseUnavailable(
-                    f"node {self.node_name} is in use by somebody without a lease, who was left alone: "
-                    f"{error}. Ask whoever it is to end it, or give the node other GPUs "
-                    "(gpus: [...] in the suite)"
-                ) from None
-            raise
-        finally:
-            unsubscribe()
-        for warning in answer.get("warnings", ()):
-            self._live.note(f"node {self.node_name}: {warning}")
-
-    def _on_lease_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "lease.waiting":
-            self._live.note(f"waiting for node {self.node_name}: held by {_holder(event.get('holder'))}")
-
     def _explain_crash(self, server: ResolvedServer, error: ServerCrashed, test: str) -> str:
         """Say which of the changes against its parent makes a config crash (``--sglang-bisect``)."""
         expected = any(d.nodeid == test and d.expect == "blocked" for d in self.declarations)
@@ -298,12 +254,6 @@ class PerfSession:
     def start_test(self) -> None:
         """A test starts; pytest has written to the terminal since the last one."""
         self._live.start_test()
-
-    def test(self, declaration: Declaration, record: list[Claim]) -> TestPerf:
-        """What one test may measure and claim."""
-        return TestPerf(self, declaration, record)
-
-    # -- what goes home on the reports ----------------------------------------------------------------------
 
     def take_measured(self) -> list[dict[str, Any]]:
         """What was measured since the last call, in builtin types."""
@@ -408,20 +358,6 @@ class PerfSession:
         ]
 
 
-def _holder(holder: Any) -> str:
-    """Who holds a node, as a message names them."""
-    if not isinstance(holder, dict):
-        return "somebody who left no name"
-    text = f"{holder.get('user', 'someone')}@{holder.get('host', 'an unknown host')} (pid {holder.get('pid', '?')}"
-    if holder.get("purpose"):
-        text += f", {holder['purpose']}"
-    if holder.get("since"):
-        text += f", since {holder['since']}"
-    if holder.get("until"):
-        text += f", until {holder['until']} at most"
-    return text + ")"
-
-
 def node_name(suite: Suite, options: Options, environ: Mapping[str, str]) -> str:
     """Which node to use.
 
@@ -440,192 +376,3 @@ def node_name(suite: Suite, options: Options, environ: Mapping[str, str]) -> str
             f"If that is what you want, say so: --sglang-node {name} or SGLANG_PERF_NODE={name}"
         )
     return name
-
-
-@dataclass
-class TestPerf:
-    """What the fixture ``sglang_perf`` gives: ``measure()`` and what it is judged against."""
-
-    __test__ = False
-
-    session: PerfSession
-    declaration: Declaration
-    claims: list[Claim] = field(default_factory=list)
-
-    def measure(self, concurrency: float | None = None) -> Measurement:
-        """Measure the declared server config at one declared level, or take what was measured already.
-
-        Raises:
-            NotDeclared: the level was not declared.
-            ServerCrashed, TrialInvalid, NodeError: there is no figure; the message says why and what to do.
-        """
-        level = self.declaration.level(concurrency)
-        budget = self.session.budget(self.declaration)
-        if self.declaration.control is not None and self.declaration.plan == "paired":
-            self._paired(level, budget.first)
-        records = self._records(self.declaration.server, level, budget.first)
-        judge = TestJudge(
-            where=self.declaration.nodeid,
-            level=level,
-            simulated=self.session.simulated,
-            budget=budget,
-            noise=lambda metric: self._noise(metric, level),
-            margins=self.session.suite.margins,
-            baseline=lambda j: self._baseline(j, level),
-            control=lambda j: self._control(j, level),
-            extend=lambda side: self._extend(side, level),
-            unsettled=lambda side, metric: self._unsettled(side, metric, level),
-            record=self.claims.append,
-            paired=self.declaration.plan == "paired",
-            blame=self._blame(level) if self.session.options.bisect and not self.declaration.expect else None,
-        )
-        want = self._want(level)
-        return Measurement(
-            judge,
-            self.declaration.server,
-            trial_values(records, want, self.session.run),
-            absence(records, want),
-            level=level,
-        )
-
-    def _want(self, level: float) -> Want:
-        return Want(self.session.suite.workload(self.declaration.workload).fingerprint, level)
-
-    def _records(self, server: str, level: float, boots: int) -> list[BootRecord]:
-        """All boots of a config; the same list object grows with later boots."""
-        resolved = self.session.suite.server(server)
-        self.session.bench.measure(
-            resolved,
-            self.session.suite.workload(self.declaration.workload),
-            level,
-            boots=boots,
-            trials=self.declaration.trials or self.session.trials,
-            test=self.declaration.nodeid,
-        )
-        return self.session.bench.boots[resolved.fingerprint]
-
-    def _paired(self, level: float, boots: int) -> None:
-        """Boot candidate and control alternately (ABBA), so that a drift of the node falls on both."""
-        for number, pair in enumerate(verdict.abba(boots), start=1):
-            self._pair(pair, level, number)
-
-    def _pair(self, pair: Sequence[str], level: float, number: int) -> None:
-        for side in pair:
-            name = self.declaration.server if side == "candidate" else str(self.declaration.control)
-            self._records(name, level, number)
-
-    def _extend(self, side: str, level: float) -> bool:
-        """Take one more boot (of both configs where the claim is against the control)."""
-        server = self.session.suite.server(self.declaration.server)
-        number = len(self.session.bench.measured(server.fingerprint, self._want(level))) + 1
-        if side == "control" and self.declaration.control is not None:
-            self._pair(verdict.abba(number)[-1], level, number)
-        else:
-            self._records(self.declaration.server, level, number)
-        return True
-
-    def _blame(self, level: float) -> Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str]:
-        """How a judge learns which setting is to blame for a violated claim (``--sglang-bisect``)."""
-        session, declaration = self.session, self.declaration
-        workload = session.suite.workload(declaration.workload)
-        want = self._want(level)
-
-        def blame(judge: TestJudge, side: str, metric: str, violates: Callable[[Side], bool | None]) -> str:
-            control = declaration.control if side == "control" else None
-
-            def judged(records: Sequence[BootRecord]) -> bool | None:
-                values = trial_values(records, want, session.run)
-                if not values(metric):
-                    return None
-                return violates(Side(judge, "now", "a part of the changes", values, absence(records, want)))
-
-            return session.culprits.of_regression(
-                session.suite.server(declaration.server),
-                session.suite.server(control) if control is not None else None,
-                workload,
-                level,
-                trials=declaration.trials or session.trials,
-                test=declaration.nodeid,
-                violates=judged,
-            )
-
-        return blame
-
-    def _unsettled(self, side: str, metric: str, level: float) -> list[str]:
-        """Why the boots of this session that a claim rests on should not be judged; empty if nothing speaks against."""
-        want = self._want(level)
-        found: list[str] = []
-        for name in (self.declaration.server, *([self.declaration.control] if side == "control" else [])):
-            fingerprint = self.session.suite.server(str(name)).fingerprint
-            reasons = unsettled(self.session.bench.boots.get(fingerprint, []), want, metric)
-            found.extend(f"{name}: {reason}" for reason in reasons)
-        return found
-
-    def _baseline(self, judge: TestJudge, level: float) -> Side:
-        session, server = self.session, self.declaration.server
-        stored = session.stored(server)
-        assert session.node_class is not None
-
-        def boots(metric: str) -> list[verdict.Boot]:
-            return session.baseline_boots(server, self.declaration.workload, level, metric)
-
-        resolved = session.suite.server(server), session.suite.workload(self.declaration.workload)
-        if stored is None or not stored.has(
-            config=resolved[0].fingerprint, workload=resolved[1].fingerprint, level=level
-        ):
-            if session.options.update_baselines:
-                return Side(judge, "baseline", "baseline", lambda _m: [], lambda _m: "not stored yet", missing=True)
-            if stored is None:
-                others = session.store.other_classes(session.node_class, server)
-                if others:
-                    raise NotComparable(
-                        f'the baseline of "{server}" was stored on another node class, so it says nothing about this '
-                        f"node:\n  here    {session.node_class.slug}\n  stored  {', '.join(others)}\n"
-                        f'Record one for this class with:  pytest "{self.declaration.nodeid}" --update-baselines'
-                    )
-            why = str(session.store.path(session.node_class, server))
-            if stored is not None and stored.stale(config=resolved[0].fingerprint):
-                why = f"{why}: what is stored there belongs to an earlier content of this config"
-            raise no_baseline(server, level, self.declaration.nodeid, why)
-        return Side(judge, "baseline", "baseline", boots, lambda _m: "it was not stored with the baseline")
-
-    def _control(self, judge: TestJudge, level: float) -> Side:
-        control = self.declaration.control
-        if control is None:
-            raise NotDeclared(
-                'this test declares no control. Name one on the mark: @pytest.mark.sglang(server="...", control="...")'
-            )
-        records = self._records(control, level, self.session.budget(self.declaration).first)
-        want = self._want(level)
-        return Side(
-            judge,
-            "control",
-            f"{control} (control)",
-            trial_values(records, want, self.session.run),
-            absence(records, want),
-        )
-
-    def _noise(self, metric: str, level: float) -> verdict.Noise | None:
-        """Noise learned from all other levels of both configs, stored or measured now.
-
-        The level itself is left out: its boots are weighed by the comparison. Counted figures have no noise.
-        """
-        if metrics.REGISTRY[metric].exact:
-            return None
-        session = self.session
-        workload = session.suite.workload(self.declaration.workload)
-        histories: dict[tuple[str, float], list[verdict.Boot]] = {}
-        current: dict[tuple[str, float], list[verdict.Boot]] = {}
-        for server in filter(None, (self.declaration.server, self.declaration.control)):
-            fingerprint = session.suite.server(server).fingerprint
-            for known in workload.levels:
-                if known == level:
-                    continue
-                want = Want(workload.fingerprint, known)
-                stored = session.baseline_boots(server, self.declaration.workload, known, metric)
-                new = trial_values(session.bench.boots.get(fingerprint, []), want, session.run)(metric)
-                if stored or new:
-                    histories[server, known] = stored or new
-                if stored and new:
-                    current[server, known] = new
-        return verdict.learn_noise(histories, current=current) if histories else None
