@@ -110,6 +110,8 @@ def start(
     extra: str = "",
     host_keys: tuple[str, ...] = _KINDS,
     authorized: tuple[str, ...] | None = None,
+    address: str = "127.0.0.1",
+    inside: tuple[str, ...] = (),
 ) -> Sshd:
     """Start a server whose files live in ``folder``.
 
@@ -118,6 +120,8 @@ def start(
         extra: further lines of sshd_config; they win over the defaults here.
         host_keys: kinds of host keys.
         authorized: lines of authorized_keys instead of the user key's.
+        address: where it listens; it must be reachable from here.
+        inside: a command that runs sshd in another place, as ``ip netns exec NAME`` does.
     """
     binary = need_sshd()
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +133,7 @@ def start(
         port = _free_port()
         lines = [
             extra,
-            "ListenAddress 127.0.0.1",
+            f"ListenAddress {address}",
             f"Port {port}",
             *(f"HostKey {key}" for key in keys.values()),
             f"AuthorizedKeysFile {folder}/authorized_keys",
@@ -147,19 +151,19 @@ def start(
         ]
         (folder / "sshd_config").write_text("\n".join(lines) + "\n")
         _privilege_separation_folder()
-        argv = [str(binary), "-D", "-e", "-f", str(folder / "sshd_config")]
+        argv = [*inside, str(binary), "-D", "-e", "-f", str(folder / "sshd_config")]
         with (folder / "sshd.log").open("ab") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        if _listening(process, port):
+        if _listening(process, address, port):
             break
     else:
         pytest.fail(f"sshd does not start: {(folder / 'sshd.log').read_text(errors='replace')}")
     known_hosts = folder / "known_hosts"
-    known_hosts.write_text("".join(f"[127.0.0.1]:{port} {public_key(key)}\n" for key in keys.values()))
+    known_hosts.write_text("".join(f"[{address}]:{port} {public_key(key)}\n" for key in keys.values()))
     user = getpass.getuser()
     config = folder / "ssh_config"
     config.write_text(
-        f"Host node\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n"
+        f"Host node\n  HostName {address}\n  Port {port}\n  User {user}\n"
         f"  IdentityFile {user_key}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
         f"Host *\n  UserKnownHostsFile {known_hosts}\n  GlobalKnownHostsFile none\n"
     )
@@ -179,10 +183,10 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _listening(process: subprocess.Popen[bytes], port: int) -> bool:
+def _listening(process: subprocess.Popen[bytes], address: str, port: int) -> bool:
     end = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as sock:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1) as sock:
             if sock.recv(4) == b"SSH-":
                 return True
         time.sleep(0.02)

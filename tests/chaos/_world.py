@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_sglang_perf.agent.procfs import Process
+    from tests._netns import Namespace
 
 MARK = "SGLANG_PERF_CHAOS_MARK"
 TTL_S, GRACE_S = 2.0, 1.0
@@ -74,9 +75,10 @@ class World:
     Args:
         folder: an empty folder.
         ssh: the node is behind an sshd; otherwise it is this machine.
+        far: the network in which that sshd, and so the node, lives; this machine's own if None.
     """
 
-    def __init__(self, folder: Path, *, ssh: bool) -> None:
+    def __init__(self, folder: Path, *, ssh: bool, far: Namespace | None = None) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self.sshd: _sshd.Sshd | None = None
@@ -94,21 +96,25 @@ class World:
         (folder / "test_perf.py").write_text(textwrap.dedent(_TESTS))
         if ssh:
             settings = " ".join(f'"{name}={value}"' for name, value in self.node_env.items())
-            self.sshd = _sshd.start(folder / "sshd", extra=f"SetEnv {settings}", host_keys=("ed25519",))
-            self.point_to(self.sshd.port)
+            address, inside = (far.address, far.inside) if far is not None else ("127.0.0.1", ())
+            extra = f"SetEnv {settings}"
+            self.sshd = _sshd.start(
+                folder / "sshd", extra=extra, host_keys=("ed25519",), address=address, inside=inside
+            )
+            self.point_to(self.sshd.port, address)
         else:
             self._suite("{kind: sim, profile: tiny, seed: 7}", python="")
 
-    def point_to(self, port: int) -> None:
-        """Let the project reach its sshd through this port."""
+    def point_to(self, port: int, host: str = "127.0.0.1") -> None:
+        """Let the project reach its sshd through this port of ``host``."""
         assert self.sshd is not None
         known = self.folder / "known_hosts"
-        known.write_text(f"[127.0.0.1]:{port} {_sshd.public_key(self.sshd.host_keys['ed25519'])}\n")
+        known.write_text(f"[{host}]:{port} {_sshd.public_key(self.sshd.host_keys['ed25519'])}\n")
         wrapper = self.folder / "sglang-python"
         wrapper.write_text(_PYTHON.format(python=sys.executable))
         wrapper.chmod(0o755)
         self._suite(
-            f"{{kind: ssh, host: 127.0.0.1, port: {port}, user: {self.sshd.user}, known_hosts: {known}, "
+            f"{{kind: ssh, host: {host}, port: {port}, user: {self.sshd.user}, known_hosts: {known}, "
             f"identity_file: {self.sshd.user_key}, agent_python: {sys.executable}}}",
             python=f"python: {wrapper}, ",
         )
@@ -118,13 +124,13 @@ class World:
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, ttl_s: float = TTL_S, grace_s: float = GRACE_S) -> subprocess.Popen[bytes]:
         """A pytest session of the user's."""
         removed = {"CI", "GITHUB_ACTIONS", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "COVERAGE_PROCESS_START"}
         env = {name: value for name, value in os.environ.items() if name not in removed}
         env |= self.node_env | {
-            "SGLANG_PERF_TTL": f"{TTL_S:g}",
-            "SGLANG_PERF_GRACE": f"{GRACE_S:g}",
+            "SGLANG_PERF_TTL": f"{ttl_s:g}",
+            "SGLANG_PERF_GRACE": f"{grace_s:g}",
             "SGLANG_PERF_LEASE_WAIT": "60",
         }
         with (self.folder / "session.txt").open("wb") as output:
