@@ -137,11 +137,13 @@ def namespace(bad: Bad | None = None) -> Iterator[Namespace]:
     with ExitStack() as stack:
         try:
             _do("ip", "netns", "add", it.name)
-        except OSError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
-        stack.callback(_do, "ip", "netns", "delete", it.name)
-        if bad is None or not _veth_with_netem(it, bad, stack):
-            _veth(it, stack) if bad is None else _tun(it, bad, stack)
+            stack.callback(_do, "ip", "netns", "delete", it.name)
+            if bad is None:
+                _veth(it, stack)
+            elif not _veth_with_netem(it, bad, stack):
+                _tun(it, bad, stack)
+        except OSError as error:  # root of a container, as a rule
+            pytest.skip(f"a network namespace with a link to it cannot be made here: {error}")
         _do("ip", "-n", it.name, "link", "set", "lo", "up")
         _do("ip", "-n", it.name, "address", "add", it.address, "peer", it.here, "dev", f"{it.name}n")
         _do("ip", "address", "add", it.here, "peer", it.address, "dev", it.device)
