@@ -273,6 +273,7 @@ class Boots:
         ready = await readiness.wait()
         if not boot.alive:
             return
+        boot.secrets.remove()  # read by now, and wanted by nobody else
         watched = watch.ready(boot.family.below())
         self._keep_record()
         self._emit(

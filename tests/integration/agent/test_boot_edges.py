@@ -161,6 +161,13 @@ def test_files_of_secrets_are_for_us_alone_and_only_while_needed(start_script, e
     assert not Path(path).exists()
 
 
+def test_files_of_secrets_are_gone_once_the_server_is_ready(client, boot_fake, tmp_path):
+    files = {"{secret_file:key.yaml}": "api-key: k-MARKER-3"}
+    events = boot_fake(client, {"secret_files": files, "expect": {"model_path": "tiny"}})
+    events.wait("boot.ready")
+    assert list((tmp_path / "cache").rglob("secret-*")) == []
+
+
 def test_a_program_that_cannot_start_leaves_no_secrets(client, tmp_path):
     files = {"{secret_file:key.yaml}": "api-key: k-MARKER-2"}
     with pytest.raises(AgentError) as caught:
