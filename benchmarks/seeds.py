@@ -29,8 +29,8 @@ ROOT = Path(__file__).parent.parent
 LEVELS = {10: 30, 256: 512}
 
 
-def shortened(folder: Path) -> None:
-    """The shipped campaign with two levels instead of four."""
+def shortened(folder: Path, time_scale: float | None) -> None:
+    """The shipped campaign with two levels instead of four, and at another pace if one is given."""
     shutil.copytree(ROOT / "perf_tests", folder / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\n")
     suite = folder / "perf_tests" / "sglang-perf.yaml"
@@ -38,6 +38,8 @@ def shortened(folder: Path) -> None:
     levels = ", ".join(map(str, LEVELS))
     requests = ", ".join(f"{level}: {n}" for level, n in LEVELS.items())
     text = re.sub(r"concurrency: \[[^\]]*\]", f"concurrency: [{levels}], requests: {{{requests}}}", text)
+    if time_scale is not None:
+        text = text.replace("profile: rtx-pro-6000-x8}", f"profile: rtx-pro-6000-x8, time_scale: {time_scale:g}}}")
     suite.write_text(text)
     for test in (folder / "perf_tests").glob("test_*.py"):
         source = test.read_text()
@@ -107,12 +109,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1, help="sessions at a time")
     parser.add_argument("-k", dest="select", default="sbo or piecewise or ep8")
+    parser.add_argument("--time-scale", type=float, help="simulated seconds in a real one (default: the profile's)")
     parser.add_argument("--first-seed", type=int, default=1000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sglang-perf-seeds-") as name:
         folder = Path(name)
         (folder / "suite").mkdir()
-        shortened(folder / "suite")
+        shortened(folder / "suite", options.time_scale)
         began = time.monotonic()
         for number in range(5):
             session(folder, options.first_seed - 10 + number, options.select, keep=True)
