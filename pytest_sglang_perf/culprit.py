@@ -54,7 +54,7 @@ class CulpritSearch:
             lambda chosen: self._bench.crashes(_part(parent, server, chosen), error.crash_class),
             budget=BOOTS,
         )
-        return "  " + _told(found, f"{parent.name} boots without")
+        return f"  blame   {_told(found, found.tests, f'{parent.name} boots without')}"
 
     def of_regression(
         self,
@@ -110,7 +110,7 @@ class CulpritSearch:
         if good is None and outcome(parent, 1):
             return f"blame: {parent.name}, which it extends, violates it as well"
         found = blame.find(differing, fails, budget=BOOTS)
-        return _told(found, f"{parent.name} meets it without", boots=spent).replace("blame   ", "blame: ", 1)
+        return f"blame: {_told(found, spent, f'{parent.name} meets it without')}"
 
     def _parent(self, server: ResolvedServer) -> ResolvedServer | None:
         if len(server.chain) < 2 or server.chain[-1] != server.name:
@@ -131,10 +131,9 @@ def _part(parent: ResolvedServer, server: ResolvedServer, chosen: Sequence[Chang
     return blame.with_changes(parent, server, chosen, name=f"{server.name}~{len(chosen)}")
 
 
-def _told(found: Blame[Change], otherwise: str, *, boots: int | None = None) -> str:
+def _told(found: Blame[Change], boots: int, otherwise: str) -> str:
     culprits = ", ".join(f"{part}.{name}" for part, name in found.culprits)
-    count = found.tests if boots is None else boots
-    text = f"blame   {culprits} ({count} boots; {otherwise})"
+    text = f"{culprits} ({boots} boots; {otherwise})"
     if found.minimal:
         return text
     why = "some boots could not tell" if found.unresolved else "the budget ended"

@@ -56,6 +56,8 @@ def correct(tests: Sequence[Mapping[str, Any]], how: str) -> dict[str, Any] | No
 
 def line(found: Mapping[str, Any]) -> str:
     """What `correct` returned, in words."""
+    if not found["violated"]:
+        return f"regressions: none among {found['claims']} claims against baselines"
     return (
         f"regressions: {found['violated']} of {found['claims']} claims against baselines violated, "
         f"{found['surviving']} of them after the correction for their number ({found['how']}, 5 %)"

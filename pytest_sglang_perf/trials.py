@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import metrics
 from pytest_sglang_perf.errors import AgentError, ConnectionLost, TrialInvalid
-from pytest_sglang_perf.server.attached import AttachedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_sglang_perf.nodes.open import OpenNode
+    from pytest_sglang_perf.server.attached import AttachedServer
     from pytest_sglang_perf.server.boot import Boot
     from pytest_sglang_perf.suite import ResolvedWorkload
 
@@ -110,11 +110,9 @@ def run_trial(
         ConnectionLost, AgentError: the node is the trouble.
     """
     trial = uuid.uuid4().hex[:12]
-    boot = None if isinstance(server, AttachedServer) else server
+    boot = server.boot_id or None  # a server of others has none
     spec = workload.spec(level)
-    spec.update(url=server.url, salt=trial, time_scale=node.time_scale)
-    if isinstance(server, AttachedServer):
-        spec.update(server.order(), model=server.model or spec.get("model"))
+    spec.update(server.order(), salt=trial, time_scale=node.time_scale)
     period_ms = max(GPU_PERIOD_LEAST_MS, round(GPU_PERIOD_S * 1000 / node.time_scale))
     events = _Events(trial, on_progress)
     unsubscribe = node.client.subscribe(events)
@@ -124,19 +122,21 @@ def run_trial(
             "trial.start",
             timeout=60.0,
             trial=trial,
-            boot=boot.boot_id if boot else None,
+            boot=boot,
             url=spec["url"],
             spec=spec,
             gpu_period_ms=period_ms if boot is not None else None,
         )
-        end = _wait(node, boot, events, float(spec["limits"]["deadline_s"]) + HAND_OVER_S)
+        end = _wait(node, server, events, float(spec["limits"]["deadline_s"]) + HAND_OVER_S)
     finally:
         unsubscribe()
     result = end["result"]
     if result["ended_by"] == "server_died":
-        raise LoadEnded(boot.dead() or "the server died" if boot else "the server died", _finished(result))
-    if result["ended_by"] == "stall" and boot is not None:
+        raise LoadEnded(server.dead() or "the server died", _finished(result))
+    if result["ended_by"] == "stall":
         raise LoadEnded(_stalled(result), _finished(result))
+    if result["ended_by"] == "all_failed" and boot is None:  # nobody else tells of the death of a server of others
+        raise LoadEnded(f"every request failed: {next(iter(result['errors']), 'no answer')}", _finished(result))
     if not result["valid"]:
         reasons = "\n".join(f"  - {check['message']}" for check in result["invalid"])
         raise TrialInvalid(
@@ -151,14 +151,14 @@ def run_trial(
         return _measure(node, level, result, records, samples, gpu.get("error"), started, has_node=boot is not None)
 
 
-def _wait(node: OpenNode, boot: Boot | None, events: _Events, limit_s: float) -> dict[str, Any]:
+def _wait(node: OpenNode, server: Boot | AttachedServer, events: _Events, limit_s: float) -> dict[str, Any]:
     deadline = time.monotonic() + limit_s
     cancelled_at: float | None = None
     while not events.changed.wait(0.1):
         if node.client.lost is not None:
             raise ConnectionLost(f"{node.client.describe()} during a trial: {node.client.lost}")
         now = time.monotonic()
-        if boot is not None and cancelled_at is None and boot.dead() is not None:
+        if cancelled_at is None and server.dead() is not None:
             # The agent cancels by itself when it sees the death first; a fatal log line is seen here.
             node.client.request("trial.cancel", timeout=10.0, trial=events.trial, reason="server_died")
             cancelled_at = now

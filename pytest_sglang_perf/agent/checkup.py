@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import lease, orphans, ports, stacks
+from . import kernel_log, lease, orphans, ports, procfs, stacks
 from .command import run
 from .facts import facts
 from .gpu_state import gpu_state
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["checkup"]
 
 _NVIDIA_SMI_S = 5.0
-_DMESG_S = 2.0
 _GPU_FIELDS = (
     "index",
     "clocks.max.sm",
@@ -57,8 +56,9 @@ async def checkup(params: Params) -> Dict[str, Any]:
         ``models`` {model: {``found``, ``folder``, ``missing`` [..], ``error``}}, ``ports`` {port: None or error},
         ``disks`` {what: {``path``, ``free_bytes``, ``total_bytes``}}, ``memory_available_bytes``,
         ``open_files`` (hard limit), ``leases``, ``orphans`` [{``pid``, ``run``, ``command``}],
-        ``dmesg`` {``readable``, ``lines``}, ``tracing`` {``py_spy`` (path or None), ``obstacle`` (None or why this
-        user may not look into processes)}, ``wall_ns``.
+        ``dmesg`` {``readable``, ``lines`` (the kernel's seconds in brackets first), ``uptime_s``},
+        ``tracing`` {``py_spy`` (path or None), ``obstacle`` (None or why this user may not look into processes)},
+        ``wall_ns``.
     """
     nvidia_smi = params.texts("nvidia_smi", []) or None
     pythons = params.texts("pythons", [])
@@ -109,12 +109,9 @@ async def _facts(pythons: List[str], nvidia_smi: Optional[List[str]]) -> Dict[st
 
 
 def _dmesg() -> Dict[str, Any]:
-    finished = run(["dmesg", "-T"], _DMESG_S)
-    if finished.status != 0:
-        return {"readable": False, "lines": []}
-    words = ("NVRM: Xid", "Out of memory: Killed process", "oom-kill", "fallen off the bus")
-    lines = [line for line in finished.out.splitlines() if any(word in line for word in words)]
-    return {"readable": True, "lines": lines[-20:]}
+    log = kernel_log.read()
+    lines = kernel_log.notable(log, None, None)[-20:]
+    return {"readable": log.readable, "lines": lines, "uptime_s": procfs.since_start_s()}
 
 
 def _tracing(pythons: List[str]) -> Dict[str, Optional[str]]:

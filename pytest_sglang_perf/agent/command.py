@@ -100,9 +100,8 @@ def spawn(argv: Sequence[str], *, merge: bool = False, cwd: Optional[str] = None
 
 def is_ours(pid: int) -> bool:
     """Whether whoever called `spawn` waits for this process, so that nobody else may collect its exit status."""
-    with (
-        _starting
-    ):  # one that is being started exists before its id is known here, and a sweep would take it for a stray
+    # One that is being started exists before its id is known here, and a sweep would take it for a stray.
+    with _starting:
         return pid in _spawned
 
 

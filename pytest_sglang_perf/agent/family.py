@@ -16,8 +16,6 @@ from .sweep import carriers
 
 __all__ = ["Family"]
 
-_STOPPED = frozenset("Tt")
-
 
 class Family:
     """Who belongs to a server.
@@ -69,7 +67,7 @@ class Family:
         """Those known that are stopped or held by a debugger."""
         known = {self._parent.pid: self._parent.start, **self.seen}
         found = [one for one in map(procfs.process, known) if one is not None and one.start == known[one.pid]]
-        return [one for one in found if one.state in _STOPPED]
+        return [one for one in found if one.stopped]
 
     def recorded(self) -> Dict[int, int]:
         """What runs as far as is known, pid to start time."""

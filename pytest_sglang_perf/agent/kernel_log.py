@@ -67,13 +67,15 @@ def last_stamp(log: KernelLog) -> Optional[float]:
     return None
 
 
-def notable(log: KernelLog, after: Optional[float], pids: Collection[int], names: Collection[str]) -> List[str]:
+def notable(
+    log: KernelLog, after: Optional[float], pids: Optional[Collection[int]], names: Collection[str] = ()
+) -> List[str]:
     """What may explain a server's end, the newest 40 lines of it.
 
     Args:
         log: as read now.
         after: `last_stamp` from before the server was started; None takes the whole log.
-        pids: of the server, all that were ever seen.
+        pids: of the server, all that were ever seen; None for lines about anybody.
         names: what the kernel calls them (15 characters). In a container the kernel's pids are not ours.
 
     Returns:
@@ -84,7 +86,7 @@ def notable(log: KernelLog, after: Optional[float], pids: Collection[int], names
         stamped = _STAMPED.match(line)
         if stamped is None or (after is not None and float(stamped.group(1)) <= after):
             continue
-        if _NOTABLE.search(line) and _may_be_ours(line, pids, names):
+        if _NOTABLE.search(line) and (pids is None or _may_be_ours(line, pids, names)):
             found.append(f"[{stamped.group(1)}] {stamped.group(2)}"[:400])
     return found[-_KEPT:]
 

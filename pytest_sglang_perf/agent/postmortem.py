@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
-from . import kernel_log, stacks
+from . import kernel_log, procfs, stacks
 from .gpu_state import gpu_state
 from .procfs import Process
 from .redact import Redactor
@@ -66,7 +66,7 @@ class PostMortem:
         self._notes += 1
         for one in processes:
             if again or one.pid not in self._names:
-                self._names[one.pid] = _kernel_name(one.pid) or self._names.get(one.pid, "")
+                self._names[one.pid] = procfs.short_name(one.pid) or self._names.get(one.pid, "")
 
     def on_death(self, below: Sequence[Process]) -> None:
         """A process of the server died: look now. Only the first death counts."""
@@ -116,11 +116,3 @@ class PostMortem:
         if before is None or now is None or now <= before:
             return []
         return [f"memory cgroup: oom_kill went from {before} to {now} while the server ran"]
-
-
-def _kernel_name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\n")
-    except OSError:
-        return ""

@@ -22,6 +22,7 @@ __all__ = [
     "owner_uid",
     "process",
     "same_pid_namespace",
+    "short_name",
     "since_start_s",
     "socket_holder",
     "variable",
@@ -29,6 +30,7 @@ __all__ = [
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _DEAD = frozenset("ZXx")
+_STOPPED = frozenset("Tt")
 _LISTEN = b"0A"
 _PART = 64 * 1024
 
@@ -48,6 +50,11 @@ class Process(NamedTuple):
     def dead(self) -> bool:
         """A zombie has ended: all that is left is its exit status."""
         return self.state in _DEAD
+
+    @property
+    def stopped(self) -> bool:
+        """Stopped by a signal, or held by a debugger."""
+        return self.state in _STOPPED
 
 
 def process(pid: int) -> Optional[Process]:
@@ -132,6 +139,14 @@ def command(pid: int) -> str:
         words = _read(f"/proc/{pid}/cmdline").rstrip(b"\0 ")
         if words:
             return words.replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+    return short_name(pid)
+
+
+def short_name(pid: int) -> str:
+    """What the kernel calls it, in at most 15 characters; "" once it is gone."""
+    try:
         return _read(f"/proc/{pid}/comm").decode(errors="replace").strip()
     except OSError:
         return ""

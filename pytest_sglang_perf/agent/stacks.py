@@ -85,7 +85,7 @@ def dump(processes: Sequence[Process], pythons: Sequence[str]) -> List[Dict[str,
 def _dump(program: str, one: Process) -> Dict[str, Any]:
     error = None
     for options, limit_s in (([], _DUMP_S), (["--nonblocking"], _AGAIN_S)):
-        if one.state in "Tt" and not options:
+        if one.stopped and not options:
             continue  # its tracer would wait for it as long as it is stopped
         finished = run([program, "dump", "--pid", str(one.pid), *options], limit_s)
         if finished.status == 0 and finished.out.strip():

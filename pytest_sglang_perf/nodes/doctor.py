@@ -223,8 +223,13 @@ def _dmesg(findings: Findings) -> Iterator[Check]:
         fix = "Let this user read it (kernel.dmesg_restrict=0) to have Xid and OOM lines in crash reports."
         yield Check("kernel log", "skip", "not readable", fix)
     elif dmesg["lines"]:
-        fix = "A GPU fault or an out-of-memory kill since boot; see whether it is old."
-        yield Check("kernel log", "warn", f"{len(dmesg['lines'])} lines, last: {dmesg['lines'][-1][:120]}", fix)
+        last = dmesg["lines"][-1]
+        stamp, _, text = last.removeprefix("[").partition("] ")
+        age_s = dmesg["uptime_s"] - float(stamp)
+        fix = "A GPU fault, a crash or an out-of-memory kill since the node was started."
+        yield Check(
+            "kernel log", "warn", f"{len(dmesg['lines'])} lines, the last {age_s / 3600:.1f} h ago: {text[:120]}", fix
+        )
     else:
         yield Check("kernel log", "ok", "no GPU fault, no out-of-memory kill")
 

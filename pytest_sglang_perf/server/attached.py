@@ -95,11 +95,9 @@ class AttachedServer:
             return None
 
     def order(self) -> dict[str, Any]:
-        """What a trial's order needs beyond the workload's."""
-        found: dict[str, Any] = {"api": self.node.api}
-        if self.node.api_key_env:
-            found["api_key_env"] = self.node.api_key_env
-        return found
+        """What the load engine's order says of this server."""
+        found = {"url": self.url, "api": self.node.api, "model": self.model, "api_key_env": self.node.api_key_env}
+        return {key: value for key, value in found.items() if value is not None}
 
     def request_server_info(self, *, timeout: float = _TIMEOUT_S) -> dict[str, Any]:
         """What the server says of itself; empty where it has no such page. ``timeout`` is that of the node."""

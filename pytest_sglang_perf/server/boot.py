@@ -240,7 +240,9 @@ class Boot:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the spawn, of the node's clock as far as we know it, times ``time_scale``."""
+        """Seconds from the spawn to readiness, or until now; by the node's clock, times ``time_scale``."""
+        if self.boot_time_s is not None:
+            return self.boot_time_s
         return (self._client.now_ns() - self._start_ns) / 1e9 * self.time_scale if self._start_ns else 0.0
 
     @property
@@ -256,6 +258,10 @@ class Boot:
         """What the boot told about itself: capacity, chosen backends, features disabled silently, phase times."""
         phases = {name: spent * self.time_scale for name, spent in self.tracker.durations.items()}
         return {**self._facts, "phases": phases, "boot_time": self.boot_time_s}
+
+    def order(self) -> dict[str, Any]:
+        """What the load engine's order says of this server."""
+        return {"url": self.url}
 
     def request_server_info(self, *, timeout: float = 10.0) -> dict[str, Any]:
         """Ask the running server for /server_info, through the agent."""

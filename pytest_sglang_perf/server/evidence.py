@@ -55,11 +55,7 @@ class NodeEvidence:
     @property
     def stopped(self) -> list[str]:
         """The processes that cannot run, in words."""
-        return [
-            f"{one['title'][:60]} (pid {one['pid']}) is {_STATES[one['state']]}"
-            for one in self.processes
-            if one["state"] in _STOPPED
-        ]
+        return [_state(one) for one in self.processes if one["state"] in _STOPPED]
 
     def lines(self) -> list[tuple[str, str]]:
         """The part that belongs into a failure: (label, text), the label once for what belongs together."""
@@ -69,7 +65,7 @@ class NodeEvidence:
         for one in self.processes:
             if one["state"] in _STATES:
                 waits = f", in {one['waits_in']}" if one.get("waits_in") and one["state"] == "D" else ""
-                found.append(("process", f"{one['title'][:60]} (pid {one['pid']}) is {_STATES[one['state']]}{waits}"))
+                found.append(("process", _state(one) + waits))
         titles = {one["pid"]: one["title"] for one in self.processes}
         known = [one for one in self.stacks if one["text"]]
         for one in known:
@@ -110,6 +106,10 @@ def ask(client: AgentClient, boot_id: str, *, stacks: bool) -> NodeEvidence | No
         tuple(answer["processes"]),
         tuple(answer["stacks"]),
     )
+
+
+def _state(process: Mapping[str, Any]) -> str:
+    return f"{process['title'][:60]} (pid {process['pid']}) is {_STATES[process['state']]}"
 
 
 def _name(title: str) -> str:

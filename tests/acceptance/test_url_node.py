@@ -78,6 +78,23 @@ def test_power_of_a_machine_that_is_not_shown_is_absent_with_the_reason(project:
     result.stdout.fnmatch_lines(["*power_draw*started by someone else*"])
 
 
+def test_a_server_of_others_that_dies_under_load_is_told_with_the_level(project: Project, theirs: Server) -> None:
+    project.suite(SUITE.format(port=theirs.port, more="").replace("requests: 24", "requests: 4000"))
+    project.tests(
+        f"""
+        import os, signal, threading
+
+        @pytest.mark.sglang(server="base", concurrency=4)
+        def test_it(sglang_perf):
+            threading.Timer(2, os.killpg, ({theirs.process.pid}, signal.SIGKILL)).start()
+            sglang_perf.measure()
+        """
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the server at http://127.0.0.1:*failed at concurrency 4, after * finished*"])
+
+
 def test_tests_of_a_second_config_are_refused_before_anything_runs(project: Project) -> None:
     project.suite(SUITE.format(port=free_port(), more=""))
     project.tests(

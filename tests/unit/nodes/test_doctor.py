@@ -73,7 +73,7 @@ def healthy() -> dict[str, Any]:
         "open_files": 1048576,
         "leases": [],
         "orphans": [],
-        "dmesg": {"readable": True, "lines": []},
+        "dmesg": {"readable": True, "lines": [], "uptime_s": 7200.0},
         "tracing": {"py_spy": "/opt/venv/bin/py-spy", "obstacle": None},
     }
 
@@ -144,7 +144,7 @@ BROKEN: list[tuple[str, Any, str, str, str]] = [
         "bad",
         "pid 99 of eve",
     ),
-    ("dmesg/lines", ["NVRM: Xid (PCI:0000:c1:00): 79"], "kernel log", "warn", "Xid"),
+    ("dmesg/lines", ["[1800.000000] NVRM: Xid (PCI:0000:c1:00): 79"], "kernel log", "warn", "1.5 h ago: NVRM: Xid"),
     ("tracing/py_spy", None, "stacks of a hang", "skip", "not installed"),
     ("tracing/obstacle", "ptrace_scope is 1", "stacks of a hang", "skip", "ptrace_scope"),
     ("dmesg/readable", False, "kernel log", "skip", "not readable"),
