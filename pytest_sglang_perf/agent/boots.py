@@ -71,6 +71,8 @@ class _Boot:
         self.headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         self.stopping = False
         self.spoke_ns = time.monotonic_ns()  # when its log last showed a sign of life
+        self.sweep = asyncio.Lock()
+        self.killed: Set[int] = set()
         self.swept = asyncio.Event()
         self.tasks: List[asyncio.Task[None]] = []
         self.memory_before: Optional[asyncio.Future[Optional[List[float]]]] = None
@@ -334,10 +336,10 @@ class Boots:
             code=boot.child.code,
             after_stop=boot.stopping,
         )
-        killed = await self._kill(boot)
+        await self._kill(boot)
         self._tell(boot, tail.drain(time.monotonic_ns()))  # the last words of its children
         tail.close()
-        await self._close(boot, killed)
+        await self._close(boot)
 
     def _tell(self, boot: _Boot, lines: List[Line]) -> None:
         if any(is_sign_of_life(line.text) for line in lines):
@@ -376,10 +378,13 @@ class Boots:
         if boot.alive:
             await self._kill(boot)
 
-    async def _kill(self, boot: _Boot) -> Set[int]:
-        return await self._loop.run_in_executor(None, lambda: kill_until_gone(boot.family.everyone, timeout=_SWEEP_S))
+    async def _kill(self, boot: _Boot) -> None:
+        # One sweep at a time: a second one that outlasts it would meet the next server, and take it for a stray.
+        async with boot.sweep:
+            everyone = boot.family.everyone
+            boot.killed |= await self._loop.run_in_executor(None, lambda: kill_until_gone(everyone, timeout=_SWEEP_S))
 
-    async def _close(self, boot: _Boot, killed: Set[int]) -> None:
+    async def _close(self, boot: _Boot) -> None:
         """Nothing runs any more: see its GPU memory free, and tell."""
         boot.family.seen = {}
         self._keep_record()
@@ -390,7 +395,7 @@ class Boots:
             VITAL,
             boot=boot.name,
             ns=time.monotonic_ns(),
-            killed=sorted(killed),
+            killed=sorted(boot.killed),
             gpu_memory_free=free,
         )
         boot.swept.set()

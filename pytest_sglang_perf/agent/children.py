@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import threading
 from typing import IO, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import command, prctl, procfs
@@ -66,6 +67,7 @@ class Children:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._running: Dict[int, Child] = {}
+        self._starting = threading.Lock()
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
 
     def spawn(
@@ -84,25 +86,28 @@ class Children:
         Raises:
             OSError: it cannot be started.
         """
-        popen = subprocess.Popen(
-            argv,
-            env=env,
-            cwd=cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            bufsize=0,
-            start_new_session=True,
-            umask=umask,
-            preexec_fn=prctl.dies_with_us(),  # noqa: PLW1509 - looked up before the fork, calls the kernel only
-        )
-        child = Child(popen, self._loop)
-        self._running[child.pid] = child
+        with self._starting:
+            popen = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                bufsize=0,
+                start_new_session=True,
+                umask=umask,
+                preexec_fn=prctl.dies_with_us(),  # noqa: PLW1509 - looked up before the fork, calls the kernel only
+            )
+            child = Child(popen, self._loop)
+            self._running[child.pid] = child
         return child
 
     def is_ours(self, pid: int) -> bool:
         """Whether this is a running process that we started ourselves."""
-        return pid in self._running
+        # One that is being started exists before it is known here, and a sweep's thread would take it for a stray.
+        with self._starting:
+            return pid in self._running
 
     def reap(self) -> None:
         """Collect the exit status of what we started, and of what we inherited as a subreaper.
