@@ -5,7 +5,8 @@
 Runs a shortened campaign (two levels, some of the tests) in sessions with different seeds: five that record a boot,
 then ones with --update-baselines against those five. Such a session judges first and updates then, so each counts
 twice: (a) whether any test ended otherwise than expected, (b) whether any baseline file changed a byte. A changed file
-is put back, so that every session meets the same five boots. Sessions in parallel share the cores that the
+is put back, so that every session meets the same five boots. Each of the jobs records five boots of its own, while the
+others record theirs, and judges its share of the sessions by them. Sessions in parallel share the cores that the
 simulation's clock runs on: as many as leave the trials valid, on a machine that does nothing else.
 """
 
@@ -31,6 +32,7 @@ LEVELS = {10: 30, 256: 512}
 
 def shortened(folder: Path, time_scale: float | None) -> None:
     """The shipped campaign with two levels instead of four, and at another pace if one is given."""
+    folder.mkdir(parents=True)
     shutil.copytree(ROOT / "perf_tests", folder / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\n")
     suite = folder / "perf_tests" / "sglang-perf.yaml"
@@ -112,30 +114,39 @@ def main() -> None:
     parser.add_argument("--time-scale", type=float, help="simulated seconds in a real one (default: the profile's)")
     parser.add_argument("--first-seed", type=int, default=1000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sglang-perf-seeds-") as name:
-        folder = Path(name)
-        (folder / "suite").mkdir()
-        shortened(folder / "suite", options.time_scale)
-        began = time.monotonic()
-        for number in range(5):
-            session(folder, options.first_seed - 10 + number, options.select, keep=True)
-        print(f"recorded 5 boots in {time.monotonic() - began:.0f} s: {len(files(folder))} files", flush=True)
-        tally = Counter[str]()
-        unexpected = changed = 0
-        with ThreadPoolExecutor(options.jobs) as pool:
-            seeds = range(options.first_seed, options.first_seed + options.sessions)
-            for done in pool.map(lambda seed: session(folder, seed, options.select), seeds):
-                unexpected += bool(done.unexpected or done.status)
-                changed += bool(done.changed)
-                tally.update(done.unexpected)
-                told = "; ".join(done.unexpected) or ("" if not done.status else f"exit status {done.status}")
-                files_told = f"changed {', '.join(done.changed)}" if done.changed else ""
-                print(f"seed {done.seed}: {done.wall_s:.0f} s {told} {files_told}".rstrip(), flush=True)
-        print(f"sessions with an unexpected outcome: {unexpected} of {options.sessions}")
-        print(f"sessions that changed a file: {changed} of {options.sessions}")
-        print(f"{time.monotonic() - began:.0f} s in all, load {os.getloadavg()[0]:.1f} at the end")
-        for text, count in tally.most_common():
-            print(f"  {count:4d}  {text}")
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="sglang-perf-seeds-") as name,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        jobs = [Path(name) / str(number) for number in range(options.jobs)]
+
+        def record(job: int) -> None:
+            shortened(jobs[job] / "suite", options.time_scale)
+            for number in range(5):
+                session(jobs[job], options.first_seed - 5 * (job + 1) + number, options.select, keep=True)
+
+        def judge(job: int) -> list[Session]:
+            seeds = range(options.first_seed + job, options.first_seed + options.sessions, options.jobs)
+            return [_tell(session(jobs[job], seed, options.select)) for seed in seeds]
+
+        list(pool.map(record, range(options.jobs)))
+        told = " + ".join(str(len(files(job))) for job in jobs)
+        print(f"recorded 5 boots in {time.monotonic() - began:.0f} s: {told} files", flush=True)
+        done = [one for part in pool.map(judge, range(options.jobs)) for one in part]
+    unexpected = sum(bool(one.unexpected or one.status) for one in done)
+    print(f"sessions with an unexpected outcome: {unexpected} of {len(done)}")
+    print(f"sessions that changed a file: {sum(bool(one.changed) for one in done)} of {len(done)}")
+    print(f"{time.monotonic() - began:.0f} s in all, load {os.getloadavg()[0]:.1f} at the end")
+    for text, count in Counter(text for one in done for text in one.unexpected).most_common():
+        print(f"  {count:4d}  {text}")
+
+
+def _tell(done: Session) -> Session:
+    told = "; ".join(done.unexpected) or ("" if not done.status else f"exit status {done.status}")
+    files_told = f"changed {', '.join(done.changed)}" if done.changed else ""
+    print(f"seed {done.seed}: {done.wall_s:.0f} s {told} {files_told}".rstrip(), flush=True)
+    return done
 
 
 if __name__ == "__main__":

@@ -298,6 +298,11 @@ class Bench:
 
     # -- measurements ---------------------------------------------------------------------------------------
 
+    def asked_for(self, record: BootRecord, want: Want) -> bool:
+        """Whether this level was wanted in this boot before anything was measured; else a claim was undecided."""
+        planned = self._planned.get(record.fingerprint, {}).get(want)
+        return planned is None or self.measured(record.fingerprint, want).index(record) < planned.boots
+
     def measured(self, fingerprint: str, want: Want) -> list[BootRecord]:
         """The boots that have trials for this level."""
         return [record for record in self.boots.get(fingerprint, []) if want in record.trials]

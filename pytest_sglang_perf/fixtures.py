@@ -153,13 +153,17 @@ class TestPerf:
 
     def _extend(self, side: str, level: float) -> bool:
         """Take one more boot (of both configs where the claim is against the control)."""
-        server = self.session.suite.server(self.declaration.server)
-        number = len(self.session.bench.measured(server.fingerprint, self._want(level))) + 1
         if side == "control" and self.declaration.control is not None:
+            number = 1 + min(self._taken(self.declaration.server, level), self._taken(self.declaration.control, level))
             self._pair(verdict.abba(number)[-1], level, number)
         else:
-            self._records(self.declaration.server, level, number)
+            self._records(self.declaration.server, level, self._taken(self.declaration.server, level) + 1)
         return True
+
+    def _taken(self, server: str, level: float) -> int:
+        """How many boots of a config have measured this level."""
+        fingerprint = self.session.suite.server(server).fingerprint
+        return len(self.session.bench.measured(fingerprint, self._want(level)))
 
     def _blame(self, level: float) -> Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str]:
         """How a judge learns which setting is to blame for a violated claim (``--sglang-bisect``)."""

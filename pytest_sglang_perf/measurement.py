@@ -246,6 +246,9 @@ class TestJudge:
         stored = len(other.boots(metric.name)) if other is not None and other.side == "baseline" else 0
         plan = self._budget.plan(stored)
         have = len(side.boots(metric.name))
+        if other is not None and other.side == "control":
+            # Claims against the baseline may have asked for more boots of this config, not of the control.
+            have = min(have, len(other.boots(metric.name)))
         return replace(plan, taken=min(max(have - self._budget.first, 0) + 1, len(plan.looks)))
 
     def _verdict(

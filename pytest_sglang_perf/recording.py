@@ -158,6 +158,7 @@ def _by_server(record: RunRecord) -> dict[str, list[Measured]]:
                 level,
                 tuple(boots),
                 (*problems.get(server, ()), *_unstable(raw[server, workload, level])),
+                asked=sum(one.get("asked_for", True) for one in raw[server, workload, level]),
             )
             for (workload, level), boots in levels.items()
         ]

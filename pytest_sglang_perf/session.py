@@ -279,6 +279,7 @@ class PerfSession:
                             "workload_fingerprint": want.workload,
                             "level": want.level,
                             "boot": record.number,
+                            "asked_for": self._bench.asked_for(record, want),
                             "started": record.started_wall_s,
                             "boot_time": record.boot_time_s,
                             "version": record.version,

@@ -21,7 +21,7 @@ def test_the_ranks_draw_the_same_power(sglang_perf, concurrency):
     assert sglang_perf.measure(concurrency).power_imbalance <= 0.10
 
 
-@pytest.mark.sglang(server="tp-nccl", control="tp")
+@pytest.mark.sglang(server="tp-nccl", control="tp", plan="paired", boots=(2, 3))
 @pytest.mark.sglang(expect="refuted", reason="the custom all-reduce exists because NCCL is slower on small messages")
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_the_custom_all_reduce_can_be_spared(sglang_perf, concurrency):
@@ -50,7 +50,7 @@ def test_mscclpp_does_no_harm(sglang_perf, concurrency):
     assert now.output_throughput >= 0.90 * now.control.output_throughput
 
 
-@pytest.mark.sglang(server="tp-sbo", control="tp")
+@pytest.mark.sglang(server="tp-sbo", control="tp", boots=(1, 2))
 @pytest.mark.parametrize("concurrency", LEVELS)
 def test_single_batch_overlap_does_nothing_for_a_dense_model(sglang_perf, concurrency):
     now = sglang_perf.measure(concurrency)

@@ -4,6 +4,9 @@ For each level that was measured: boots are added until ``FULL`` are stored; whe
 moved, the level stays as it is, so that accepting an unchanged state changes no byte; when something moved, the new
 boots take the place of the old ones, and so they do when the stored ones belong to an earlier content of the server
 config or the workload. Levels that were not measured are never touched.
+
+A boot that was taken only because a claim was undecided is judged, and not stored: whether it was taken depends on how
+the boots before it came out, and five boots of one session would hide how much the node moves between sessions.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class Measured:
     Attributes:
         workload: the workload's name.
         boots: in the order in which they were made; all of one config and workload.
+        asked: so many of them were asked for before anything was measured; further ones while a claim was undecided.
         problems: why nothing of this may be stored (crashed, invalid, unstable); empty if it may.
     """
 
@@ -42,6 +46,7 @@ class Measured:
     level: float
     boots: tuple[StoredBoot, ...]
     problems: tuple[str, ...] = ()
+    asked: int = FULL
 
 
 @dataclass(frozen=True)
@@ -127,21 +132,26 @@ def _plan_level(stored: tuple[StoredBoot, ...], measured: Measured, key: str, *,
         return change("refused", "; ".join(problems), stored)
     known = {(boot.session, boot.boot, boot.config, boot.workload) for boot in stored}
     new = tuple(b for b in measured.boots if (b.session, b.boot, b.config, b.workload) not in known)
+    fair = tuple(boot for boot in measured.boots[: measured.asked] if boot in new)[:FULL]
+    further = len(new) - len(fair)
+    aside = f" ({further} further, taken to decide a claim, left out)" if further and len(fair) < FULL else ""
     if not stored:
-        return change("first", _count(len(new[:FULL]), "recorded"), new[:FULL])
+        return change("first", f"{_count(len(fair), 'recorded')}{aside}", fair)
     config, workload = measured.boots[0].config, measured.boots[0].workload
     same = tuple(boot for boot in stored if boot.config == config and boot.workload == workload)
     if not same:
         what = "the workload" if all(boot.workload != workload for boot in stored) else "the server config"
         why = f"the stored boots belong to an earlier content of {what}"
-        return change("replaced", f"{why}: {_count(len(new[-FULL:]), 'recorded')} in their place", new[-FULL:])
+        return change("replaced", f"{why}: {_count(len(fair), 'recorded')} in their place{aside}", fair)
     if moved and new:
         return change("replaced", f"moved: {_count(len(new[-FULL:]), 'new')} in place of {len(stored)}", new[-FULL:])
     room = FULL - len(same)
-    if room <= 0 or not new:
+    if room <= 0 or not fair:
         return change("kept", f"{_count(len(same), 'stored')}, nothing moved", stored)
-    added = new[:room]
-    return change("added", f"{_count(len(added), 'added')}, now {len(same) + len(added)} of {FULL}", same + added)
+    added = fair[:room]
+    return change(
+        "added", f"{_count(len(added), 'added')}, now {len(same) + len(added)} of {FULL}{aside}", same + added
+    )
 
 
 def _instability(boot: StoredBoot) -> str | None:

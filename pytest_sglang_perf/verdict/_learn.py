@@ -19,6 +19,7 @@ from scipy import special
 
 from pytest_sglang_perf.errors import VerdictError
 
+from ._evidence import ENOUGH_TRIALS
 from ._model import Layout, likelihood
 from ._noise import DRIFT_SHARES, STATED, Noise
 from ._numbers import shorten
@@ -163,7 +164,7 @@ def _likelihood(old: tuple[Boot, ...], new: tuple[Boot, ...], pooled_trial_var: 
     y = np.array([float(values.mean()) for values in logs])
     df = sum(len(values) - 1 for values in logs)
     own = sum(float(np.sum((values - values.mean()) ** 2)) for values in logs)
-    trial_var = own / df if df >= 3 else pooled_trial_var
+    trial_var = own / df if df >= ENOUGH_TRIALS else pooled_trial_var
     noise_var = np.array([trial_var / len(values) for values in logs])
     side = np.arange(len(boots)) >= (len(old) if new else 0)
     names = {name: number for number, name in enumerate(dict.fromkeys(boot.session for boot in boots))}
