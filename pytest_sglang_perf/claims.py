@@ -219,6 +219,18 @@ class Claim:
             f"{(1 - self.plan.confidence) * 50:.3g} % error spent"
         )
 
+    def _what_would_decide(self) -> str:
+        more, of_control = self.more_boots, self.against == "control"
+        if more:
+            needed = _count(more, "more boot") + (" of each side" if of_control else "")
+            return f"{needed} would probably decide: --sglang-boots={self.candidate.boots + more}"
+        if self.against == "baseline":
+            return (
+                "more boots of today would not decide it: too few are stored, or they scatter too much for this margin"
+            )
+        whose = " of each side" if of_control else ""
+        return f"50 more boots{whose} would not decide it: too much noise for this bound, or an effect too near it"
+
     def why(self) -> list[str]:
         """The interval of the effect, what was asked for, and what would settle it."""
         verdict = self.verdict
@@ -242,14 +254,7 @@ class Claim:
             whole = ", which ABBA pairs cancel" if verdict.boots[0] % 2 == 0 else ""
             lines.append(f"drift of the node: {percent(verdict.trend)} a boot{whole}")
         if self.status == "inconclusive":
-            more = self.more_boots
-            whose = " of each side" if self.against == "control" else ""
-            lines.append(
-                f"{_count(more, 'more boot')}{whose} would probably decide: "
-                f"--sglang-boots={self.candidate.boots + more}"
-                if more
-                else "more boots of this kind would not decide it; see the warnings"
-            )
+            lines.append(self._what_would_decide())
         if self.blame:
             lines.append(self.blame)
         lines.extend(f"note: {warning}" for warning in verdict.warnings[:2])

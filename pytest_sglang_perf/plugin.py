@@ -215,6 +215,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     from pytest_sglang_perf.report import finish
 
     record, options = config.stash[_RECORD], _options.resolve(config)
+    if perf is not None and (late := perf.take_measured()):
+        # An interrupted test has no report to bring what it measured, and that may be minutes of a GPU's time.
+        record.add({"session": perf.summary(), "measured": late})
     problems = finish.finish(record, options, baselines_folder(config))
     if options.inconclusive == "warn" and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
         # What the correction does not uphold is inconclusive, and that is only warned of.

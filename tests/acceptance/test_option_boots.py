@@ -51,6 +51,25 @@ def test_more_boots_are_taken_while_a_claim_is_inconclusive(project: Project) ->
     assert project.report()["session"]["spent"]["boots"] == 4
 
 
+def test_boots_that_another_claim_took_do_not_use_up_the_controls(project: Project) -> None:
+    """Looks at a control are at pairs: many boots of one side alone have decided nothing yet."""
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", control="mscclpp", concurrency=8)
+        def test_it(sglang_perf):
+            now = sglang_perf.measure()
+            assert now.output_throughput >= float(now.output_throughput)
+            ratio = float(now.output_throughput) / float(now.control.output_throughput)
+            assert now.output_throughput >= ratio * now.control.output_throughput
+        """
+    )
+    project.run("--sglang-boots", "1-3", "--sglang-report", "out")
+    report = project.report()
+    boots = [m["server"] for m in report["measured"]]
+    assert (boots.count("base"), boots.count("mscclpp")) == (3, 3)
+    assert [claim["looks"]["taken"] for claim in report["tests"][0]["claims"]] == [3, 3]
+
+
 def test_a_range_that_is_not_needed_is_not_used(project: Project) -> None:
     project.tests(
         """

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from .conftest import Project
 
@@ -69,3 +71,17 @@ def test_a_real_run_in_every_form(project: Project) -> None:
     (series,) = history["series"]
     assert len(series["boots"]) == 1  # stored and in the history: one boot, told once
     assert series["boots"][0]["in_baseline"] is True
+
+
+def test_what_an_interrupted_test_had_measured_is_in_the_report(project: Project) -> None:
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base")
+        def test_it(sglang_perf):
+            sglang_perf.measure(1)
+            raise KeyboardInterrupt
+        """
+    )
+    result = project.run("--sglang-report", "out")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert [(one["server"], one["level"]) for one in project.report()["measured"]] == [("base", 1)]

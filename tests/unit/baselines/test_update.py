@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,29 @@ def test_boots_are_added_until_five_are_stored(count: int) -> None:
 def test_no_more_than_five_are_stored() -> None:
     update = plan(stored(3), Measured("short", 1024, tuple(boot(i, session="new") for i in range(1, 5))))
     assert [b.boot for b in update.after.workloads["short"]["1024"][3:]] == [1, 2]
+
+
+NEEDED = replace(NEW, boots=tuple(boot(number, session="new") for number in (1, 2, 3)), asked=1)
+
+
+def test_boots_that_an_undecided_claim_took_are_not_stored() -> None:
+    aside = "(2 further, taken to decide a claim, left out)"
+    first = plan(None, NEEDED)
+    assert one(first).why == f"1 boot recorded {aside}"
+    assert first.after.workloads["short"]["1024"] == NEEDED.boots[:1]
+    added = plan(stored(2), NEEDED)
+    assert one(added).why == f"1 boot added, now 3 of 5 {aside}"
+    assert added.after.workloads["short"]["1024"][2:] == NEEDED.boots[:1]
+
+
+def test_where_something_moved_all_boots_that_showed_it_are_stored() -> None:
+    assert plan(stored(5), NEEDED, moved=True).after.workloads["short"]["1024"] == NEEDED.boots
+
+
+def test_a_second_look_at_the_same_session_adds_nothing() -> None:
+    update = plan(plan(None, NEEDED).after, NEEDED)
+    assert one(update).kind == "kept"
+    assert not update.writes
 
 
 def test_full_and_unmoved_keeps_every_byte() -> None:
