@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from pytest_sglang_perf.verdict._claims import caution
 from pytest_sglang_perf.verdict._evidence import UNLIKE
 from pytest_sglang_perf.verdict._learn import grid_likelihood, pool
 from pytest_sglang_perf.verdict._model import FLOOR_SD, Layout, Posterior, Prior, fit
@@ -148,9 +149,15 @@ def sequential(
         seen = _rows(sample.first(look), open_)
         learned = learn([_rows(other.first(look), open_) for other in others]) if others is not None else None
         (chance,) = below(seen, (float(np.log1p(-margin)),), learned, alike=alike)
-        answer[open_] = np.where(chance <= level, 1, np.where(1 - chance <= level, -1, 0))
+        answer[open_] = np.where(chance <= level, 1, np.where(accused(chance, level, seen), -1, 0))
         used[open_] = look
     return answer, used
+
+
+def accused(chance: np.ndarray, level: float, sample: Sample) -> np.ndarray:
+    """Whether the claim is violated, given the probability that the effect is at most the limit."""
+    share = caution(sample.truth.candidate, sample.truth.reference, drifting=sample.truth.sessions > 0)
+    return 1 - chance <= level * share
 
 
 def _rows(sample: Sample, rows: np.ndarray) -> Sample:

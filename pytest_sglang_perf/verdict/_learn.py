@@ -36,9 +36,9 @@ _LOG_VAR = np.linspace(2 * math.log(0.001), 2 * math.log(0.5), 26)
 #: of the typical sd either way, 16 a factor of 1.2; a stated belief, corrected by the levels themselves.
 _ALIKE = (2.0, 4.0, 8.0, 16.0)
 _MOST_DF = 60.0
-#: Where the typical boot sd of a level is sought: among what serving metrics show (0.5 to 5 %), give or take a factor
-#: of 4.5. A weak belief: it only keeps a handful of boots from pointing anywhere at all.
-_TYPICAL_LOG_VAR = 2 * math.log(0.02)
+#: Where the typical boot sd of a level is sought: the middle of what serving metrics show (0.5 to 5 %), give or take a
+#: factor of 4.5. A weak belief: it only keeps a handful of boots from pointing anywhere at all.
+_TYPICAL_LOG_VAR = 2 * math.log(0.015)
 _TYPICAL_LOG_VAR_SD = 3.0
 #: log(90 % point / median) of the inverse chi-squared, falling with its degrees of freedom; for `np.interp`.
 _DFS = np.exp(np.linspace(math.log(_MOST_DF), math.log(0.5), 200))

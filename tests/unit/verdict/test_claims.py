@@ -350,3 +350,22 @@ def test_the_package_is_pure():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_single_new_boot_accuses_only_beyond_what_a_slow_one_would_do():
+    reference = [[value] for value in (100.0, 101.0, 99.0, 100.5, 99.5)]
+    steps = [compare([[value]], reference, margin=0.05, better="higher") for value in np.arange(95.0, 85.0, -0.05)]
+    statuses = [step.status for step in steps]
+    assert statuses[0] is Status.INCONCLUSIVE
+    assert statuses[-1] is Status.VIOLATED
+    between = [step for step in steps if step.interval[1] < 0.95 and step.status is Status.INCONCLUSIVE]
+    assert between
+    for step in between:
+        assert "a second has to confirm it" in step.warnings[-1]
+        assert step.p_value > 0.05
+        assert step.more_boots
+    for step in steps:
+        assert (step.status is Status.VIOLATED) == (step.p_value <= 0.05)
+    two = compare([[90.0], [90.2]], reference, margin=0.05, better="higher")
+    assert two.status is Status.VIOLATED
+    assert not any("confirm" in warning for warning in two.warnings)

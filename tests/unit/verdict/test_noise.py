@@ -146,7 +146,7 @@ def test_any_positive_figures_teach_something_that_compare_can_use(stored, now, 
 
 def test_another_levels_trial_noise_does_not_blur_this_level():
     """Recorded on two H200: at concurrency 64 the first trial of a boot was a sixth slower, at 1 none was."""
-    noisy = {("candidate", 64): [[10577, 12477]], ("control", 64): [[10540, 11932]]}
+    noisy = {("candidate", 64): [[10577.0, 12477.0]], ("control", 64): [[10540.0, 11932.0]]}
     now, control = [[306.1, 313.8], [318.3, 318.0]], [[305.6, 319.3], [320.0, 319.1]]
     alone = at_least(now, control, 0.9, noise=STATED, alike=False)
     pooled = at_least(now, control, 0.9, noise=learn_noise(noisy), alike=False)
@@ -154,7 +154,7 @@ def test_another_levels_trial_noise_does_not_blur_this_level():
 
 
 def test_another_levels_trial_noise_stands_in_where_a_level_has_one_trial_a_boot():
-    noisy = {64: [[100, 120, 90], [110, 95, 130]], 16: [[100, 115, 90], [120, 95, 130]]}
-    quiet = {64: [[100, 101, 99.5], [101, 99, 100]], 16: [[100, 101, 99.8], [100.5, 99.5, 100]]}
+    noisy = {64: [[100.0, 120.0, 90.0], [110.0, 95.0, 130.0]], 16: [[100.0, 115.0, 90.0], [120.0, 95.0, 130.0]]}
+    quiet = {64: [[100.0, 101.0, 99.5], [101.0, 99.0, 100.0]], 16: [[100.0, 101.0, 99.8], [100.5, 99.5, 100.0]]}
     wide, narrow = (at_least([[100.0]], [[100.0]], 0.9, noise=learn_noise(others)) for others in (noisy, quiet))
     assert wide.interval[0] < narrow.interval[0]
