@@ -5,10 +5,11 @@ lateness is known and not estimated. ``scripts/bench load_engine --help`` lists 
 standard output, everything else to ``--json``. Each row says what share of the two cores *other* programs used
 meanwhile: figures taken beside more than a few percent are noise, and ``--repeat`` keeps the quietest of several runs.
 
-Peers: the reading loops of sglang's, vLLM's and aiperf's Python clients (``_peers.py``, dependency group ``bench``), and the tools themselves where
-they are given (``_tools.py``): ``--sglang-python`` (Python and Rust client), ``--aiperf``, ``--guidellm`` (programs).
-Our processor time of an event is that of a second run which reads no stamps, since only this benchmark has any.
-``cost`` puts the engine beside a loop that does nothing but take a stamp of each read: no client can cost less.
+Peers: the reading loops of sglang's, vLLM's and aiperf's Python clients (``_peers.py``, dependency group ``bench``),
+and the tools themselves where they are given (``_tools.py``): ``--sglang-python`` (Python and Rust client),
+``--aiperf``, ``--guidellm`` (programs). Our processor time of an event is that of a second run which reads no stamps,
+since only this benchmark has any. ``cost`` puts the engine beside a loop that does nothing but take a stamp of each
+read: no client can cost less.
 """
 
 from __future__ import annotations

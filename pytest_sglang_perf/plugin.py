@@ -209,15 +209,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     perf = config.stash.get(_SESSION, None)
     if perf is not None:
         perf.close()
+        # An interrupted test has no report to bring what it measured, and that may be minutes of a GPU's time.
+        if late := perf.take_measured():
+            _record(config).add({"session": perf.summary(), "measured": late})
     if hasattr(config, "workerinput") or _RECORD not in config.stash:
         return
     from pytest_sglang_perf import many
     from pytest_sglang_perf.report import finish
 
     record, options = config.stash[_RECORD], _options.resolve(config)
-    if perf is not None and (late := perf.take_measured()):
-        # An interrupted test has no report to bring what it measured, and that may be minutes of a GPU's time.
-        record.add({"session": perf.summary(), "measured": late})
     problems = finish.finish(record, options, baselines_folder(config))
     if options.inconclusive == "warn" and session.exitstatus == pytest.ExitCode.TESTS_FAILED:
         # What the correction does not uphold is inconclusive, and that is only warned of.

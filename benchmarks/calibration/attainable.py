@@ -1,9 +1,10 @@
 """How right an interval can be at all where drift between sessions is unknown.
 
-Five stored boots of five sessions show ``S1``, the spread of sessions and boots together, the n new boots of one session
-``S2``, that of boots. All that a rule can go by is F = S1 / S2: its interval reaches ``c(F)`` standard errors to either
-side. Here ``c`` is not any rule's but the best there is: a linear program chooses it (mixtures of several allowed) so
-that the coverage at all drifts of a list strays from 90 % as little as possible. It is asked for two things only:
+Five stored boots of five sessions show ``S1``, the spread of sessions and boots together, the n new boots of one
+session ``S2``, that of boots. All that a rule can go by is F = S1 / S2: its interval reaches ``c(F)`` standard errors
+to either side. Here ``c`` is not any rule's but the best there is: a linear program chooses it (mixtures of several
+allowed) so that the coverage at all drifts of a list strays from 90 % as little as possible. It is asked for two things
+only:
 
 * it never is narrower than the t interval that would be right without any drift, and
 * it does not become narrower where the sessions scatter more.

@@ -9,8 +9,8 @@ from scipy import special
 
 from pytest_sglang_perf.verdict import SequentialPlan, at_least
 
-from .draws import OTHER_LEVELS, Truth, draw, other_levels
 from .attainable import best_deviation
+from .draws import OTHER_LEVELS, Truth, draw, other_levels
 from .ours import accused, below, learn, sequential
 from .peers import RULES
 from .report import Report, percent, rate
@@ -195,8 +195,8 @@ def coverage_with_sessions(report: Report, draws: int) -> None:
 
 def _attainable(report: Report) -> None:
     report.say(
-        "", "No rule covers 90 % at every drift without knowing it, unless it is narrower than it may be without drift or"
-        " narrows where sessions scatter more. The best that is left, by a linear program over all rules"
+        "", "No rule covers 90 % at every drift without knowing it, unless it is narrower than it may be without drift"
+        " or narrows where sessions scatter more. The best that is left, by a linear program over all rules"
         " (`benchmarks/calibration/attainable.py`), strays by:", "",
     )  # fmt: skip
     rows = []
