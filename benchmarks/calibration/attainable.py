@@ -13,7 +13,7 @@ only:
 from __future__ import annotations
 
 import numpy as np
-from scipy import optimize, sparse, special
+from scipy import optimize, special
 
 NOMINAL = 0.90
 #: Drift between sessions as a multiple of the boot sd.
@@ -59,18 +59,18 @@ def _solve(covered: np.ndarray) -> tuple[float, list[float]]:
     within = np.vstack([np.hstack([covered, -one]), np.hstack([-covered, -one])])
     limits = np.concatenate([np.full(len(covered), NOMINAL), np.full(len(covered), -NOMINAL)])
     # The chance of at most a width may not rise with F.
-    up_to = sparse.tril(np.ones((_WIDTHS, _WIDTHS)))
-    steps = sparse.diags([-1.0, 1.0], [0, 1], shape=(_BINS - 1, _BINS))
-    monotone = sparse.hstack([sparse.kron(steps, up_to), sparse.csr_matrix(((_BINS - 1) * _WIDTHS, 1))])
-    whole = sparse.hstack([sparse.kron(sparse.eye(_BINS), np.ones((1, _WIDTHS))), sparse.csr_matrix((_BINS, 1))])
+    up_to = np.tril(np.ones((_WIDTHS, _WIDTHS)))
+    steps = np.eye(_BINS - 1, _BINS, 1) - np.eye(_BINS - 1, _BINS)
+    monotone = np.kron(steps, up_to)
+    whole = np.kron(np.eye(_BINS), np.ones(_WIDTHS))
     found = optimize.linprog(
         np.append(np.zeros(size), 1.0),
-        A_ub=sparse.vstack([sparse.csr_matrix(within), monotone]).tocsr(),
-        b_ub=np.append(limits, np.zeros(monotone.shape[0])),
-        A_eq=whole.tocsr(),
+        A_ub=np.vstack([within, np.hstack([monotone, np.zeros((len(monotone), 1))])]),
+        b_ub=np.append(limits, np.zeros(len(monotone))),
+        A_eq=np.hstack([whole, np.zeros((_BINS, 1))]),
         b_eq=np.ones(_BINS),
         method="highs",
     )
-    if not found.success:
+    if found.x is None or found.fun is None:
         raise RuntimeError(f"the linear program was not solved: {found.message}")
     return float(found.fun), [float(value) for value in covered @ found.x[:size]]
