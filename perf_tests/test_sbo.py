@@ -13,7 +13,7 @@ import pytest
 def test_sbo_keeps_its_figures(sglang_perf, concurrency):
     now = sglang_perf.measure(concurrency)
     assert now.output_throughput >= 0.95 * now.baseline.output_throughput
-    assert now.ttft_p50 <= 1.15 * now.baseline.ttft_p50
+    assert now.ttft_p50 <= 1.25 * now.baseline.ttft_p50
     assert now.energy_per_token <= 1.05 * now.baseline.energy_per_token
 
 
