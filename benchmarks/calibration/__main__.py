@@ -32,8 +32,6 @@ WHY = """
   by 2.5 to 4.4 ([figures](#what-allowing-for-drift-costs-and-saves)). More belief in drift moves both ends of ours up,
   to 83 and 95 %, at the price of a point or two of each answer, and then less than the wanted 90 and 60 % are found.
   More sessions, or pairs, are the remedy, not more boots of today.
-* **Trial noise ten times the boot noise.** Learned noise then makes the interval a little too wide, by less than a
-  point beyond the two allowed.
 
 What was not met before and is now:
 

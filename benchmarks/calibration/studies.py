@@ -28,9 +28,9 @@ def plan(looks: tuple[int, ...], reference: int = 5) -> SequentialPlan:
     return SequentialPlan(looks, reference=reference)
 
 
-def one_look(truth: Truth, draws: int, *, pooled: bool) -> tuple[float, float, float]:
+def one_look(truth: Truth, draws: int, *, pooled: bool, salt: str = "one") -> tuple[float, float, float]:
     """At a true change of exactly the margin: false `violated`, false `holds`, coverage of the 90 % interval."""
-    rng = seeded("one", truth, pooled)
+    rng = seeded(salt, truth, pooled)
     truth = replace(truth, change=-MARGIN)
     sample = draw(rng, truth, draws)
     learned = learn(other_levels(rng, truth, draws)) if pooled else None
@@ -75,6 +75,7 @@ def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
     boots = (1, 3) if quick else (1, 2, 3, 5, 8)
     errors: list[float] = []
     worst = {"normal": 0.0, "other": 0.0, "low": 1.0, "high": 0.0, "high_calm": 0.0}
+    widest = Truth(), False
     for pooled in (False, True):
         rows = []
         cells = [("normal", sb, sw) for sb in (0.005, 0.02, 0.05) for sw in (0.005, 0.05, 0.15)]
@@ -90,7 +91,8 @@ def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
                 if shape == "normal":
                     errors.append(wrong)
                     worst["low"] = min(worst["low"], cover)
-                    worst["high"] = max(worst["high"], cover)
+                    if cover > worst["high"]:
+                        worst["high"], widest = cover, (truth, pooled)
                     if sw <= 2.5 * sb:
                         worst["high_calm"] = max(worst["high_calm"], cover)
             rows.append(row)
@@ -112,9 +114,12 @@ def false_alarms_one_look(report: Report, draws: int, *, quick: bool) -> None:
         f"{percent(worst['low'])} to {percent(worst['high_calm'])} %",
         met=worst["low"] >= 0.88 - 0.005 and worst["high_calm"] <= 0.92 + 0.005,
     )  # fmt: skip
+    # The largest of many cells is largest by luck too; fresh draws of it have none.
+    again = one_look(widest[0], 5 * draws, pooled=widest[1], salt="again")[2]
     report.target(
-        "coverage where trial noise dominates (it errs wide)", "88 to 92 %", f"up to {percent(worst['high'])} %",
-        met=worst["high"] <= 0.925,
+        "coverage where trial noise dominates (it errs wide)", "88 to 92 %",
+        f"up to {percent(worst['high'])} %, in {5 * draws:,} fresh draws of that cell {percent(again)} %",
+        met=again <= 0.92 + 0.005,
     )  # fmt: skip
 
 
