@@ -207,6 +207,7 @@ def _judge(
 ) -> Verdict:
     low, high = _interval(evidence, confidence)
     warnings = evidence.warnings
+    alone = False
     bottom, top = (math.log(edge) if 0 < edge < math.inf else -math.inf if edge == 0 else edge for edge in region)
     chances = [1.0]
     if math.isfinite(bottom):
@@ -221,9 +222,10 @@ def _judge(
         status = Status.VIOLATED
         if p_value > (1 - confidence) / 2:
             status = Status.INCONCLUSIVE
+            alone = len(boots[0]) == 1
             why = (
                 "a single new boot may be a slow one by itself: a second has to confirm it"
-                if len(boots[0]) == 1
+                if alone
                 else "all new boots are of one session, and that may be a slow one by itself: another has to confirm it"
             )
             warnings = (*warnings, why)
@@ -232,8 +234,8 @@ def _judge(
     more: int | None = 0
     each: int | None = 0
     if status is Status.INCONCLUSIVE:
-        more = _more_boots(evidence, bottom, top, confidence, len(boots[0]))
-        each = _more_boots(evidence, bottom, top, confidence, len(boots[0]), reference=len(boots[1]))
+        more = 1 if alone else _more_boots(evidence, bottom, top, confidence, len(boots[0]))
+        each = 1 if alone else _more_boots(evidence, bottom, top, confidence, len(boots[0]), reference=len(boots[1]))
     return Verdict(
         status=status,
         effect=_exp(evidence.centre),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .conftest import Project
 
+#: A single new boot would accuse only at a lower p than the one that is asked for here.
+TWO = ("--sglang-boots", "2")
 #: The second claim asks for just more than the 90 % interval of the ratio: it is violated with p just below 5 %.
 BARELY = """
     @pytest.mark.sglang(server="base", concurrency=8)
@@ -21,7 +23,7 @@ BARELY = """
 def test_a_regression_that_does_not_survive_is_inconclusive_for_the_session(project: Project) -> None:
     project.tests(BARELY)
     project.record(boots=2)
-    result = project.run("--sglang-inconclusive", "warn", "--sglang-report", "out")
+    result = project.run(*TWO, "--sglang-inconclusive", "warn", "--sglang-report", "out")
     lines = [
         "*simulated violated*",
         "*p 0.0* alone, 0.0* among the session's 2 claims against baselines (holm): does not survive*",
@@ -33,10 +35,10 @@ def test_a_regression_that_does_not_survive_is_inconclusive_for_the_session(proj
     assert report["regressions"] == {"how": "holm", "claims": 2, "violated": 1, "surviving": 0}
     violated = report["tests"][0]["claims"][1]
     assert violated["verdict"]["p_value"] < 0.05 < violated["verdict"]["p_corrected"]
-    by_default = project.run("-n", "1")
+    by_default = project.run(*TWO, "-n", "1")
     by_default.stdout.fnmatch_lines(lines)
     assert by_default.ret == 1
-    uncorrected = project.run("--sglang-inconclusive", "warn", "--sglang-correction", "none")
+    uncorrected = project.run(*TWO, "--sglang-inconclusive", "warn", "--sglang-correction", "none")
     uncorrected.stdout.no_fnmatch_line("*regressions: *")
     assert uncorrected.ret == 1
 
