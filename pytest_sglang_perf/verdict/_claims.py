@@ -206,8 +206,6 @@ def _judge(
     sides: tuple[float, float | None],
 ) -> Verdict:
     low, high = _interval(evidence, confidence)
-    warnings = evidence.warnings
-    alone = False
     bottom, top = (math.log(edge) if 0 < edge < math.inf else -math.inf if edge == 0 else edge for edge in region)
     chances = [1.0]
     if math.isfinite(bottom):
@@ -216,26 +214,21 @@ def _judge(
         chances.append(float(evidence.distribution.below(top)))
     share = caution(len(boots[0]), len(boots[1]), drifting=evidence.drift_sd is not None)
     p_value = min(max(min(chances), 0.0) / share, 1.0)
+    outside = high < bottom or low > top
+    doubted = outside and p_value > (1 - confidence) / 2
     if low >= bottom and high <= top:
         status = Status.HOLDS
-    elif high < bottom or low > top:
+    elif outside and not doubted:
         status = Status.VIOLATED
-        if p_value > (1 - confidence) / 2:
-            status = Status.INCONCLUSIVE
-            alone = len(boots[0]) == 1
-            why = (
-                "a single new boot may be a slow one by itself: a second has to confirm it"
-                if alone
-                else "all new boots are of one session, and that may be a slow one by itself: another has to confirm it"
-            )
-            warnings = (*warnings, why)
     else:
         status = Status.INCONCLUSIVE
     more: int | None = 0
     each: int | None = 0
-    if status is Status.INCONCLUSIVE:
-        more = 1 if alone else _more_boots(evidence, bottom, top, confidence, len(boots[0]))
-        each = 1 if alone else _more_boots(evidence, bottom, top, confidence, len(boots[0]), reference=len(boots[1]))
+    if doubted and len(boots[0]) == 1:
+        more = each = 1  # a second boot is not doubted
+    elif status is Status.INCONCLUSIVE:
+        more = _more_boots(evidence, bottom, top, confidence, len(boots[0]))
+        each = _more_boots(evidence, bottom, top, confidence, len(boots[0]), reference=len(boots[1]))
     return Verdict(
         status=status,
         effect=_exp(evidence.centre),
@@ -243,7 +236,7 @@ def _judge(
         method=evidence.method,
         boots=(len(boots[0]), len(boots[1])),
         trials=(_trials(boots[0]), _trials(boots[1])),
-        warnings=warnings,
+        warnings=(*([_doubt(len(boots[0]))] if doubted else []), *evidence.warnings),
         more_boots=more,
         more_boots_each=each,
         confidence=float(confidence),
@@ -267,6 +260,13 @@ def caution(candidate: int, reference: int, *, drifting: bool) -> float:
     if candidate == 1:
         return 0.75
     return 0.85 if drifting and candidate > 5 else 1.0
+
+
+def _doubt(candidate: int) -> str:
+    """Why an interval beyond the limit was not enough."""
+    if candidate == 1:
+        return "a single new boot may be a slow one by itself: a second has to confirm it"
+    return "all new boots are of one session, and that may be a slow one by itself: another has to confirm it"
 
 
 def _interval(evidence: Evidence, confidence: float) -> tuple[float, float]:
