@@ -178,7 +178,7 @@ class Boot:
 
     def _wait_until_ready(self) -> None:
         began = time.monotonic()
-        last_shown = 0.0
+        last_shown, shown = 0.0, ""
         ceiling = self.server.boot_deadline_s or CEILING_S
         with self._changed:
             while True:
@@ -192,8 +192,9 @@ class Boot:
                 if now - began > ceiling:
                     reason = f"no progress: not ready after {ceiling:.0f} s"
                     break
-                if self._on_progress is not None and now - last_shown > 0.1:
-                    last_shown = now
+                # A phase is shown as it begins: a tenth of a second is seconds on a simulated node's clock.
+                if self._on_progress is not None and (now - last_shown > 0.1 or self.tracker.current != shown):
+                    last_shown, shown = now, self.tracker.current
                     self._on_progress(self)
                 self._changed.wait(0.1)
         self._ask_node()
