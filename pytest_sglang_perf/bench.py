@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_sglang_perf import verdict
 from pytest_sglang_perf.errors import (
@@ -21,6 +21,7 @@ from pytest_sglang_perf.errors import (
     SglangPerfError,
     TrialInvalid,
 )
+from pytest_sglang_perf.pairing import Pairing
 from pytest_sglang_perf.server.attached import AttachedServer
 from pytest_sglang_perf.server.boot import Boot
 from pytest_sglang_perf.trials import LoadEnded, TrialRecord, pool, run_trial
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.server.evidence import NodeEvidence
     from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
 
-__all__ = ["Bench", "BootRecord", "Want"]
+__all__ = ["Bench", "BootRecord", "Planned", "Want"]
 
 #: A trial that the client or its surroundings spoiled is taken again this often; a slow one never is.
 INVALID_RETRIES = 2
@@ -50,9 +51,8 @@ class Want:
     level: float
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What selected tests need of a level: trials in each boot, and in how many boots at first."""
+class Planned(NamedTuple):
+    """What selected tests need of a level: trials in each boot, and in how many boots (or pairs) at first."""
 
     workload: ResolvedWorkload
     trials: int
@@ -61,7 +61,11 @@ class Planned:
 
 @dataclass
 class BootRecord:
-    """What one boot gave: how it came up and its trials by level."""
+    """What one boot gave: how it came up and its trials by level.
+
+    ``wanted`` are levels that this very boot must measure before it is stopped, beyond those that every boot of its
+    config does; ``asked`` are those of them that were wanted before anything was measured.
+    """
 
     number: int
     server: str
@@ -73,6 +77,8 @@ class BootRecord:
     trials: dict[Want, list[TrialRecord]] = field(default_factory=dict)
     pooled: dict[Want, dict[str, float]] = field(default_factory=dict)
     saved: set[Want] = field(default_factory=set)
+    wanted: dict[Want, Planned] = field(default_factory=dict)
+    asked: set[Want] = field(default_factory=set)
 
     def values(self, want: Want, metric: str) -> tuple[float, ...]:
         """The trials of one metric at one level; one value for what only all trials together can give."""
@@ -120,6 +126,7 @@ class Bench:
         self._environ = os.environ if environ is None else environ
         self._keep_in = keep_in
         self._planned: dict[str, dict[Want, Planned]] = {}
+        self._pairings: dict[tuple[str, str], Pairing] = {}
         self._failed_boots: dict[str, tuple[str, ServerCrashed]] = {}
         self._failed_levels: dict[tuple[str, Want], tuple[str, SglangPerfError]] = {}
         self._boot: Boot | AttachedServer | None = None
@@ -137,13 +144,35 @@ class Bench:
         known = planned.get(want, Planned(workload, 0, 0))
         planned[want] = Planned(workload, max(known.trials, trials or self.trials), max(known.boots, boots))
 
-    def _outstanding(self, fingerprint: str) -> list[tuple[ResolvedWorkload, float, int]]:
-        record = self._record
+    def plan_pairs(
+        self,
+        candidate: ResolvedServer,
+        control: ResolvedServer,
+        workload: ResolvedWorkload,
+        level: float,
+        trials: int | None,
+        *,
+        pairs: int,
+    ) -> None:
+        """The same of ``pairs`` pairs of neighbouring boots."""
+        for server in (candidate, control):
+            self.plan(server, workload, level, trials, boots=0)
+        planned = Planned(workload, trials or self.trials, pairs)
+        self.pairing(candidate, control).plan(Want(workload.fingerprint, level), planned)
+
+    def pairing(self, candidate: ResolvedServer, control: ResolvedServer) -> Pairing:
+        """The pairs of these two configs."""
+        key = candidate.fingerprint, control.fingerprint
+        return self._pairings.setdefault(key, Pairing(self, candidate, control))
+
+    def _outstanding(self, record: BootRecord) -> list[tuple[Want, Planned]]:
+        """What the boot must still measure before it is stopped."""
+        planned = self._planned.get(record.fingerprint, {})
+        wanted = {want: one for want, one in planned.items() if record.number <= one.boots} | record.wanted
         return [
-            (planned.workload, want.level, planned.trials)
-            for want, planned in self._planned.get(fingerprint, {}).items()
-            if (record is None or (want not in record.trials and record.number <= planned.boots))
-            and (fingerprint, want) not in self._failed_levels
+            (want, one)
+            for want, one in wanted.items()
+            if want not in record.trials and (record.fingerprint, want) not in self._failed_levels
         ]
 
     # -- boots ----------------------------------------------------------------------------------------------
@@ -151,6 +180,11 @@ class Bench:
     @property
     def current(self) -> Boot | AttachedServer | None:
         return self._boot
+
+    @property
+    def running(self) -> BootRecord | None:
+        """What is known of the server that runs now."""
+        return self._record
 
     def ensure(self, server: ResolvedServer, *, test: str, fresh: bool = False) -> Boot | AttachedServer:
         """Return a live boot of ``server``, starting one where needed; ``fresh`` asks for a further boot.
@@ -253,13 +287,13 @@ class Bench:
         server = boot.server
         record = self._record
         if record is not None:
-            for workload, level, trials in self._outstanding(server.fingerprint):
+            for want, planned in self._outstanding(record):
                 if boot.dead() is not None:
                     break
                 try:
-                    self._take(boot, record, workload, level, trials)
+                    self._measure(boot, record, want, planned)
                 except (ServerCrashed, TrialInvalid) as error:
-                    self._failed_levels[server.fingerprint, Want(workload.fingerprint, level)] = "", error
+                    self._failed_levels[server.fingerprint, want] = "", error
         self.stop()
 
     def stop(self) -> None:
@@ -301,7 +335,9 @@ class Bench:
     def asked_for(self, record: BootRecord, want: Want) -> bool:
         """Whether this level was wanted in this boot before anything was measured; else a claim was undecided."""
         planned = self._planned.get(record.fingerprint, {}).get(want)
-        return planned is None or self.measured(record.fingerprint, want).index(record) < planned.boots
+        if planned is None or want in record.asked:
+            return True
+        return self.measured(record.fingerprint, want).index(record) < planned.boots
 
     def measured(self, fingerprint: str, want: Want) -> list[BootRecord]:
         """The boots that have trials for this level."""
@@ -324,19 +360,34 @@ class Bench:
             NodeError: the node is the trouble.
         """
         want = Want(workload.fingerprint, level)
+        self.check(server, want, test=test)
+        while len(have := self.measured(server.fingerprint, want)) < boots:
+            fresh = self._record is not None and want in self._record.trials
+            self.take(server, want, Planned(workload, trials, boots), test=test, fresh=fresh)
+        return have
+
+    def check(self, server: ResolvedServer, want: Want, *, test: str) -> None:
+        """Raise again what made this level of a config impossible to measure, if anything did."""
         failed = self._failed_levels.get((server.fingerprint, want))
         if failed is not None:
             raise self._again(server, want, *failed, test=test)
+
+    def take(self, server: ResolvedServer, want: Want, planned: Planned, *, test: str, fresh: bool) -> BootRecord:
+        """Measure a level in one boot: the one that runs, or a ``fresh`` one.
+
+        Raises:
+            ServerCrashed, CrashedUnderLoad, TrialInvalid, NodeError: as `measure`.
+        """
         try:
-            while len(have := self.measured(server.fingerprint, want)) < boots:
-                fresh = self._record is not None and want in self._record.trials
-                boot = self.ensure(server, test=test, fresh=fresh)
-                assert self._record is not None
-                self._take(boot, self._record, workload, level, trials)
+            boot = self.ensure(server, test=test, fresh=fresh)
+            record = self._record
+            assert record is not None
+            if want not in record.trials:
+                self._measure(boot, record, want, planned)
         except (CrashedUnderLoad, TrialInvalid) as error:
             self._failed_levels[server.fingerprint, want] = test, error
             raise
-        return have
+        return record
 
     def _again(
         self, server: ResolvedServer, want: Want, first: str, error: SglangPerfError, *, test: str
@@ -356,13 +407,10 @@ class Bench:
             )
         return TrialInvalid(f'"{server.name}" at concurrency {want.level} could not be measured (see {first})')
 
-    def _take(
-        self, boot: Boot | AttachedServer, record: BootRecord, workload: ResolvedWorkload, level: float, trials: int
-    ) -> None:
-        want = Want(workload.fingerprint, level)
+    def _measure(self, boot: Boot | AttachedServer, record: BootRecord, want: Want, planned: Planned) -> None:
         taken: list[TrialRecord] = []
-        while self._more(taken, trials):
-            taken.append(self._one(boot, workload, level, len(taken) + 1, trials))
+        while self._more(taken, planned.trials):
+            taken.append(self._one(boot, planned.workload, want.level, len(taken) + 1, planned.trials))
         record.pooled[want] = pool(taken, time_scale=self.node.time_scale)
         record.trials[want] = taken
         record.facts = boot.facts

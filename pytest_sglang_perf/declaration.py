@@ -50,6 +50,11 @@ class Declaration:
     trials: int | None = None
     docs: str = field(default="", compare=False)
 
+    @property
+    def in_pairs(self) -> bool:
+        """Whether server and control boot in pairs."""
+        return self.control is not None and self.plan == "paired"
+
     def level(self, asked: float | None) -> float:
         """The level that ``measure()`` means.
 
@@ -101,6 +106,9 @@ def declare(item: pytest.Item, suite: Suite) -> Declaration:
     crash = given.get("crash")
     if crash is not None and expect != "blocked":
         raise SuiteError(f'{where}(crash={crash!r}) only makes sense with expect="blocked"')
+    plan = _choice(given, "plan", ("paired", "gate"), where)
+    if plan == "paired" and control is None:
+        raise SuiteError(f'{where}(plan="paired") needs control="...": the other config of the pairs')
     path, line, _ = item.location
     return Declaration(
         nodeid=item.nodeid,
@@ -114,7 +122,7 @@ def declare(item: pytest.Item, suite: Suite) -> Declaration:
         expect=expect,
         reason=reason,
         crash=str(crash) if crash is not None else None,
-        plan=_choice(given, "plan", ("paired", "gate"), where),
+        plan=plan,
         boots=_boots(given.get("boots"), where),
         trials=_count(given.get("trials"), "trials", where),
         docs=path,

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import metrics, verdict
-from pytest_sglang_perf.bench import Want
+from pytest_sglang_perf.bench import Planned, Want
 from pytest_sglang_perf.errors import NotComparable, NotDeclared
 from pytest_sglang_perf.measurement import Measurement, Side, TestJudge, absence, no_baseline, trial_values
+from pytest_sglang_perf.pairing import Pair
 from pytest_sglang_perf.server.attached import AttachedServer
 from pytest_sglang_perf.unsettled import unsettled
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.bench import BootRecord
     from pytest_sglang_perf.claims import Claim
     from pytest_sglang_perf.declaration import Declaration
+    from pytest_sglang_perf.pairing import Pairing
     from pytest_sglang_perf.server.boot import Boot
     from pytest_sglang_perf.session import PerfSession
 
@@ -98,8 +100,8 @@ class TestPerf:
         """
         level = self.declaration.level(concurrency)
         budget = self.session.budget(self.declaration)
-        if self.declaration.control is not None and self.declaration.plan == "paired":
-            self._paired(level, budget.first)
+        if self.declaration.in_pairs:
+            self._take_pairs(level, budget.first)
         records = self._records(self.declaration.server, level, budget.first)
         judge = TestJudge(
             where=self.declaration.nodeid,
@@ -113,7 +115,7 @@ class TestPerf:
             extend=lambda side: self._extend(side, level),
             unsettled=lambda side, metric: self._unsettled(side, metric, level),
             record=self.claims.append,
-            paired=self.declaration.plan == "paired",
+            partnered=(lambda j: self._partnered(j, "now", level)) if self.declaration.in_pairs else None,
             blame=self._blame(level) if self.session.options.bisect and not self.declaration.expect else None,
         )
         want = self._want(level)
@@ -141,23 +143,27 @@ class TestPerf:
         )
         return self.session.bench.boots[resolved.fingerprint]
 
-    def _paired(self, level: float, boots: int) -> None:
-        """Boot candidate and control alternately (ABBA), so that a drift of the node falls on both."""
-        for number, pair in enumerate(verdict.abba(boots), start=1):
-            self._pair(pair, level, number)
+    def _take_pairs(self, level: float, pairs: int) -> None:
+        """Boot server and control in succession, in ABBA order, until there are so many pairs."""
+        workload = self.session.suite.workload(self.declaration.workload)
+        planned = Planned(workload, self.declaration.trials or self.session.trials, pairs)
+        self._pairing().measure(self._want(level), planned, test=self.declaration.nodeid)
 
-    def _pair(self, pair: Sequence[str], level: float, number: int) -> None:
-        for side in pair:
-            name = self.declaration.server if side == "candidate" else str(self.declaration.control)
-            self._records(name, level, number)
+    def _pairing(self) -> Pairing:
+        suite, declaration = self.session.suite, self.declaration
+        return self.session.bench.pairing(suite.server(declaration.server), suite.server(str(declaration.control)))
 
     def _extend(self, side: str, level: float) -> bool:
         """Take one more boot (of both configs where the claim is against the control)."""
-        if side == "control" and self.declaration.control is not None:
-            number = 1 + min(self._taken(self.declaration.server, level), self._taken(self.declaration.control, level))
-            self._pair(verdict.abba(number)[-1], level, number)
+        server, control = self.declaration.server, self.declaration.control
+        if side != "control" or control is None:
+            self._records(server, level, self._taken(server, level) + 1)
+        elif self.declaration.in_pairs:
+            self._take_pairs(level, len(self._pairing().taken(self._want(level))) + 1)
         else:
-            self._records(self.declaration.server, level, self._taken(self.declaration.server, level) + 1)
+            number = 1 + min(self._taken(server, level), self._taken(control, level))
+            for name in (server, control):
+                self._records(name, level, number)
         return True
 
     def _taken(self, server: str, level: float) -> int:
@@ -236,6 +242,8 @@ class TestPerf:
             raise NotDeclared(
                 'this test declares no control. Name one on the mark: @pytest.mark.sglang(server="...", control="...")'
             )
+        if self.declaration.in_pairs:
+            return self._partnered(judge, "control", level)
         records = self._records(control, level, self.session.budget(self.declaration).first)
         want = self._want(level)
         return Side(
@@ -245,6 +253,21 @@ class TestPerf:
             trial_values(records, want, self.session.run),
             absence(records, want),
         )
+
+    def _partnered(self, judge: TestJudge, side: str, level: float) -> Side:
+        """One side of the pairs: the boots that have a neighbour of the other config, and no others."""
+        want, run, pairing = self._want(level), self.session.run, self._pairing()
+        place = Pair._fields.index("control" if side == "control" else "candidate")
+
+        def boots(metric: str) -> list[verdict.Boot]:
+            found = [[record.values(want, metric) for record in pair] for pair in pairing.taken(want)]
+            return [verdict.Boot(trials=values[place], session=run) for values in found if all(values)]
+
+        def absent(metric: str) -> str:
+            return absence([record for pair in pairing.taken(want) for record in pair], want)(metric)
+
+        label = f"{self.declaration.control} (control)" if side == "control" else self.declaration.server
+        return Side(judge, side, label, boots, absent, paired=True)
 
     def _noise(self, metric: str, level: float) -> verdict.Noise | None:
         """Noise learned from all other levels of both configs, stored or measured now.

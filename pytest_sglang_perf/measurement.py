@@ -21,7 +21,8 @@ __all__ = ["Measurement", "Side", "TestJudge"]
 class Side:
     """One side of a comparison: ``now``, ``baseline`` or ``control``. Metrics are attributes.
 
-    ``boots(metric)`` gives the boots as the verdict package takes them; ``label`` is how reports name the side.
+    ``boots(metric)`` gives the boots as the verdict package takes them; ``label`` is how reports name the side. Of two
+    ``paired`` sides, boots of the same place are neighbours.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Side:
         absent: Callable[[str], str],
         *,
         missing: bool = False,
+        paired: bool = False,
     ) -> None:
         self._judge = judge
         self._boots = boots
         self._absent = absent
+        self.paired = paired
         self.side = side
         self.label = label
         self.missing = missing
@@ -148,6 +151,10 @@ class Budget:
     first: int
     most: int
 
+    def at_least(self, other: Budget) -> Budget:
+        """What serves both."""
+        return Budget(max(self.first, other.first), max(self.most, other.most))
+
     def plan(self, stored: int) -> verdict.SequentialPlan:
         """The looks that this allows, against so many stored boots (0 for none or for pairs).
 
@@ -175,7 +182,7 @@ class TestJudge:
         extend: Callable[[str], bool],
         unsettled: Callable[[str, str], Sequence[str]],
         record: Callable[[Claim], None],
-        paired: bool = False,
+        partnered: Callable[[TestJudge], Side] | None = None,
         blame: Callable[[TestJudge, str, str, Callable[[Side], bool | None]], str] | None = None,
     ) -> None:
         self.noise = noise
@@ -189,7 +196,7 @@ class TestJudge:
         self._extend = extend
         self._unsettled = unsettled
         self._record = record
-        self._paired = paired
+        self._partnered = partnered
         self._blame = blame
         self._sides: dict[str, Side] = {}
 
@@ -220,6 +227,8 @@ class TestJudge:
             side.boots(metric.name)  # an absent metric is an error, recorded or not
             return self._finished(candidate, op, reference, bound, None, "recorded")
         against_control = other is not None and other.side == "control"
+        if against_control and self._partnered is not None:
+            side = self._partnered(self)  # boots without a partner say nothing about the difference
         while True:
             plan = self._plan(side, other, metric)
             outcome = self._verdict(side, other, metric, op, bound, plan.confidence_at(plan.taken))
@@ -230,7 +239,7 @@ class TestJudge:
                 break
             if not self._extend("control" if against_control else "now"):
                 break
-        claim = self._finished(candidate, op, reference, bound, outcome, outcome.status.value, plan)
+        claim = self._finished(candidate, op, reference, bound, outcome, outcome.status.value, plan, side=side)
         if claim.status == "violated" and other is not None and self._blame is not None:
             confidence = plan.confidence_at(1)
 
@@ -276,7 +285,7 @@ class TestJudge:
                 within=bound,
                 noise=noise,
                 confidence=confidence,
-                paired=self._pairs(other),
+                paired=side.paired and other.paired,
                 alike=other.side != "control",
             )
         rule = verdict.at_least if op == ">=" else verdict.at_most
@@ -286,13 +295,9 @@ class TestJudge:
             bound,
             noise=noise,
             confidence=confidence,
-            paired=self._pairs(other),
+            paired=side.paired and other.paired,
             alike=other.side != "control",
         )
-
-    def _pairs(self, other: Side) -> bool:
-        """Whether boots were taken in ABBA pairs: only against the control, and only where the mark asked for it."""
-        return self._paired and other.side == "control"
 
     def _finished(
         self,
@@ -303,6 +308,8 @@ class TestJudge:
         outcome: verdict.Verdict | None,
         status: str,
         plan: verdict.SequentialPlan | None = None,
+        *,
+        side: Side | None = None,
     ) -> Claim:
         metric = candidate.metric
         other: Side | None = reference.key if isinstance(reference, Quantity) else None
@@ -318,7 +325,7 @@ class TestJudge:
             unit=metric.unit,
             op=op,
             bound=float(bound),
-            candidate=candidate.key.shown(metric.name),
+            candidate=(side or candidate.key).shown(metric.name),
             reference=other.shown(metric.name) if other is not None and not other.missing else None,
             verdict=outcome,
             status=status,

@@ -6,12 +6,12 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_sglang_perf.baselines import FULL
+from pytest_sglang_perf.measurement import Budget
 from pytest_sglang_perf.report.figures import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_sglang_perf.measurement import Budget
     from pytest_sglang_perf.session import PerfSession
     from pytest_sglang_perf.suite import ResolvedWorkload
 
@@ -54,8 +54,7 @@ def expected(session: PerfSession, time_scale: float) -> Expected:
     first = most = 0.0
     unknown = []
     for name, levels in session.plan().items():
-        budgets = [session.budget(d) for d in session.declarations if name in (d.server, d.control)]
-        at_first, at_most = max(b.first for b in budgets), max(b.most for b in budgets)
+        at_first, at_most = _boots(session, name)
         times = []
         boot_s = None
         for (workload_name, level), trials in levels.items():
@@ -70,6 +69,23 @@ def expected(session: PerfSession, time_scale: float) -> Expected:
         one = (boot_s + sum(known)) / time_scale
         first, most = first + one * at_first, most + one * at_most
     return Expected(first, most, tuple(unknown))
+
+
+def _boots(session: PerfSession, name: str) -> tuple[int, int]:
+    """Boots of a config at first and at most: tests share them, but pairs with different partners hardly do."""
+    alone, partners = Budget(0, 0), dict[str, Budget]()
+    for declaration in session.declarations:
+        names = declaration.server, declaration.control
+        if name in names:
+            budget = session.budget(declaration)
+            if declaration.in_pairs:
+                partner = str(names[1 - names.index(name)])
+                partners[partner] = partners.get(partner, Budget(0, 0)).at_least(budget)
+            else:
+                alone = alone.at_least(budget)
+    pairs = partners.values()
+    together = alone.at_least(Budget(sum(b.first for b in pairs), sum(b.most for b in pairs)))
+    return together.first, together.most
 
 
 def _middle(session: PerfSession, server: str, workload: ResolvedWorkload, level: float, metric: str) -> float | None:

@@ -208,15 +208,7 @@ class PerfSession:
         )
         for declaration in self.declarations:
             if declaration.measures:
-                for name in filter(None, (declaration.server, declaration.control)):
-                    for level in declaration.levels:
-                        bench.plan(
-                            self.suite.server(name),
-                            self.suite.workload(declaration.workload),
-                            level,
-                            declaration.trials,
-                            boots=self.budget(declaration).first,
-                        )
+                self._plan_boots(bench, declaration)
         self._expected = outlook.expected(self, node.time_scale)
         self._live.note(f"plan: {self._expected.line()}")
         if node.seed is not None:
@@ -225,6 +217,19 @@ class PerfSession:
                 f"seed {node.seed} (repeat with SGLANG_PERF_SIM_SEED={node.seed})"
             )
         return bench
+
+    def _plan_boots(self, bench: Bench, declaration: Declaration) -> None:
+        """Tell the bench what a test needs, so that no server is stopped before it was measured."""
+        workload, first = self.suite.workload(declaration.workload), self.budget(declaration).first
+        server = self.suite.server(declaration.server)
+        control = self.suite.server(declaration.control) if declaration.control is not None else None
+        for level in declaration.levels:
+            if control is not None and declaration.in_pairs:
+                bench.plan_pairs(server, control, workload, level, declaration.trials, pairs=first)
+                continue
+            bench.plan(server, workload, level, declaration.trials, boots=first)
+            if control is not None:
+                bench.plan(control, workload, level, declaration.trials, boots=first)
 
     def _explain_crash(self, server: ResolvedServer, error: ServerCrashed, test: str) -> str:
         """Say which of the changes against its parent makes a config crash (``--sglang-bisect``)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 LEVELS = [1, 64]
+pytestmark = pytest.mark.sglang(workload="rounds")
 
 
 @pytest.mark.sglang(server="tp")
@@ -19,6 +20,13 @@ def test_tensor_parallel_boots_and_every_rank_is_watched(sglang_server):
 def test_the_ranks_draw_the_same_power(sglang_perf, concurrency):
     """A rank that waits for another draws less; in one host they should stay within a tenth of each other."""
     assert sglang_perf.measure(concurrency).power_imbalance <= 0.10
+
+
+@pytest.mark.sglang(server="tp-sbo", control="tp", plan="paired", boots=(2, 3))
+@pytest.mark.parametrize("concurrency", LEVELS)
+def test_single_batch_overlap_does_nothing_for_a_dense_model(sglang_perf, concurrency):
+    now = sglang_perf.measure(concurrency)
+    assert now.output_throughput.equals(now.control.output_throughput, within=0.10)
 
 
 @pytest.mark.sglang(server="tp-nccl", control="tp", plan="paired", boots=(2, 3))
@@ -48,10 +56,3 @@ def test_tree_with_wide_channels_does_no_harm(sglang_perf, concurrency):
 def test_mscclpp_does_no_harm(sglang_perf, concurrency):
     now = sglang_perf.measure(concurrency)
     assert now.output_throughput >= 0.90 * now.control.output_throughput
-
-
-@pytest.mark.sglang(server="tp-sbo", control="tp", boots=(1, 2))
-@pytest.mark.parametrize("concurrency", LEVELS)
-def test_single_batch_overlap_does_nothing_for_a_dense_model(sglang_perf, concurrency):
-    now = sglang_perf.measure(concurrency)
-    assert now.output_throughput.equals(now.control.output_throughput, within=0.10)

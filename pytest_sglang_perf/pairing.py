@@ -1,0 +1,91 @@
+"""Pairs of neighbouring boots of two server configs, for tests with a paired plan.
+
+What a node does to both boots of a pair cancels only where nothing ran between them. So a pair is two boots in
+succession, in ABBA order; a boot that is there already serves as the first of a pair while its server still runs, and
+never as the second.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_sglang_perf import verdict
+
+if TYPE_CHECKING:
+    from pytest_sglang_perf.bench import Bench, BootRecord, Planned, Want
+    from pytest_sglang_perf.suite import ResolvedServer
+
+__all__ = ["Pair", "Pairing"]
+
+
+class Pair(NamedTuple):
+    """Two boots, one right after the other; which came first is `verdict.abba`'s."""
+
+    candidate: BootRecord
+    control: BootRecord
+
+
+class Pairing:
+    """The pairs of one candidate and one control on a bench; a level is in all of them or in some."""
+
+    def __init__(self, bench: Bench, candidate: ResolvedServer, control: ResolvedServer) -> None:
+        self._bench = bench
+        self._sides = {"candidate": candidate, "reference": control}
+        self._pairs: list[Pair] = []
+        self._planned: dict[Want, Planned] = {}
+        self._to_come: set[Want] = set()
+
+    def plan(self, want: Want, planned: Planned) -> None:
+        """Note that a selected test needs this level, in its first ``planned.boots`` pairs."""
+        known = self._planned.get(want, planned)
+        self._planned[want] = planned._replace(
+            trials=max(known.trials, planned.trials), boots=max(known.boots, planned.boots)
+        )
+        self._to_come.add(want)
+
+    def taken(self, want: Want) -> list[Pair]:
+        """The pairs that have measured this level, in order."""
+        return [pair for pair in self._pairs if all(want in record.trials for record in pair)]
+
+    def measure(self, want: Want, planned: Planned, *, test: str) -> list[Pair]:
+        """Make sure that ``planned.boots`` pairs have measured this level, and return them.
+
+        Raises:
+            ServerCrashed, CrashedUnderLoad, TrialInvalid, NodeError: as of `Bench.measure`, of either config.
+        """
+        self._to_come.discard(want)
+        running = self._bench.running
+        if running is not None and want in running.wanted and want not in running.trials:
+            # The last boot of the pairs so far: it still has this level before it.
+            server = next(side for side in self._sides.values() if side.fingerprint == running.fingerprint)
+            self._bench.take(server, want, planned, test=test, fresh=False)
+        while len(have := self.taken(want)) < planned.boots:
+            for server in self._sides.values():
+                self._bench.check(server, want, test=test)
+            self._take(len(have) + 1, want, planned, test)
+        return have
+
+    def _take(self, number: int, want: Want, planned: Planned, test: str) -> None:
+        first, second = verdict.abba(number)[-1]
+        boots = {}
+        for side in (first, second):
+            server = self._sides[side]
+            fresh = side == second or not self._serves(server)
+            record = boots[side] = self._bench.take(server, want, planned, test=test, fresh=fresh)
+            # Levels that later tests will ask of this pairing cost seconds now and two boots then.
+            record.wanted.update({level: self._planned[level] for level in self._to_come})
+            record.asked.update(
+                level
+                for level in (want, *self._to_come)
+                if level in self._planned and number <= self._planned[level].boots
+            )
+        self._pairs.append(Pair(boots["candidate"], boots["reference"]))
+
+    def _serves(self, server: ResolvedServer) -> bool:
+        """Whether the server that runs now can be the first of a new pair."""
+        record = self._bench.running
+        return (
+            record is not None
+            and record.fingerprint == server.fingerprint
+            and not any(record is boot for pair in self._pairs for boot in pair)
+        )
