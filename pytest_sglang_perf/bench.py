@@ -183,8 +183,8 @@ class Bench:
 
     @property
     def running(self) -> BootRecord | None:
-        """What is known of the server that runs now."""
-        return self._record
+        """What the server that runs now has given so far."""
+        return self._record if self._boot is not None and self._boot.dead() is None else None
 
     def ensure(self, server: ResolvedServer, *, test: str, fresh: bool = False) -> Boot | AttachedServer:
         """Return a live boot of ``server``, starting one where needed; ``fresh`` asks for a further boot.
@@ -192,6 +192,16 @@ class Bench:
         Raises:
             ServerCrashed: in full for the first test that needed the server, short for the later ones.
         """
+        self._check_boots(server)
+        boot = self._boot
+        if boot is not None and boot.server.fingerprint == server.fingerprint and not fresh and boot.dead() is None:
+            return boot
+        if boot is not None:
+            self._finish(boot)
+        return self._start(server, test)
+
+    def _check_boots(self, server: ResolvedServer) -> None:
+        """Raise, in short, where an earlier test saw that the config does not start."""
         if server.fingerprint in self._failed_boots:
             first, error = self._failed_boots[server.fingerprint]
             raise ServerCrashed(
@@ -200,12 +210,6 @@ class Bench:
                 phase=error.phase,
                 server=server.name,
             )
-        boot = self._boot
-        if boot is not None and boot.server.fingerprint == server.fingerprint and not fresh and boot.dead() is None:
-            return boot
-        if boot is not None:
-            self._finish(boot)
-        return self._start(server, test)
 
     def _start(self, server: ResolvedServer, test: str) -> Boot | AttachedServer:
         earlier = self.boots.setdefault(server.fingerprint, [])
@@ -367,7 +371,8 @@ class Bench:
         return have
 
     def check(self, server: ResolvedServer, want: Want, *, test: str) -> None:
-        """Raise again what made this level of a config impossible to measure, if anything did."""
+        """Raise again what made a config, or this level of it, impossible to measure, if anything did."""
+        self._check_boots(server)
         failed = self._failed_levels.get((server.fingerprint, want))
         if failed is not None:
             raise self._again(server, want, *failed, test=test)

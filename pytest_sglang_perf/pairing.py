@@ -54,14 +54,14 @@ class Pairing:
             ServerCrashed, CrashedUnderLoad, TrialInvalid, NodeError: as of `Bench.measure`, of either config.
         """
         self._to_come.discard(want)
+        for server in self._sides.values():
+            self._bench.check(server, want, test=test)
         running = self._bench.running
         if running is not None and want in running.wanted and want not in running.trials:
             # The last boot of the pairs so far: it still has this level before it.
             server = next(side for side in self._sides.values() if side.fingerprint == running.fingerprint)
             self._bench.take(server, want, planned, test=test, fresh=False)
         while len(have := self.taken(want)) < planned.boots:
-            for server in self._sides.values():
-                self._bench.check(server, want, test=test)
             self._take(len(have) + 1, want, planned, test)
         return have
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from .conftest import Project
 
@@ -62,16 +64,17 @@ def slow_suite(project: Project) -> None:
     project.suite(SLOW.replace("concurrency: 1}", "concurrency: [8], requests: {8: 200}}\ntrials: 2"))
 
 
-def test_what_makes_a_config_slow_is_named_in_at_most_eight_boots(project: Project) -> None:
+@pytest.mark.parametrize("plan", ["", ', plan="paired", boots=2'])
+def test_what_makes_a_config_slow_is_named_in_at_most_eight_boots(project: Project, plan: str) -> None:
     """Two of its changes cost throughput; only one of them as much as the claim allows."""
     slow_suite(project)
-    project.tests(CLAIM.format(factor=0.4, more=""))
+    project.tests(CLAIM.format(factor=0.4, more=plan))
     result = project.run("--sglang-bisect", "--sglang-report", "out")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*violated: output_throughput >= 0.4 x control*"])
     result.stdout.fnmatch_lines(["*blame: args.max-running-requests (* boots; base meets it without)*"])
     report = project.report()
-    assert report["session"]["spent"]["boots"] <= 2 + 8
+    assert report["session"]["spent"]["boots"] <= (4 if plan else 2) + 8
     (test,) = report["tests"]
     assert test["claims"][0]["blame"].startswith("blame: args.max-running-requests (")
     result.stderr.fnmatch_lines(["*bisecting the regression at concurrency 8 of changed: 12 changes against base*"])
