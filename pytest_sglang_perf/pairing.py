@@ -33,15 +33,14 @@ class Pairing:
         self._sides = {"candidate": candidate, "reference": control}
         self._pairs: list[Pair] = []
         self._planned: dict[Want, Planned] = {}
-        self._to_come: set[Want] = set()
+        self._to_come: dict[Want, Planned] = {}
 
     def plan(self, want: Want, planned: Planned) -> None:
         """Note that a selected test needs this level, in its first ``planned.boots`` pairs."""
         known = self._planned.get(want, planned)
-        self._planned[want] = planned._replace(
+        self._planned[want] = self._to_come[want] = planned._replace(
             trials=max(known.trials, planned.trials), boots=max(known.boots, planned.boots)
         )
-        self._to_come.add(want)
 
     def taken(self, want: Want) -> list[Pair]:
         """The pairs that have measured this level, in order."""
@@ -53,11 +52,11 @@ class Pairing:
         Raises:
             ServerCrashed, CrashedUnderLoad, TrialInvalid, NodeError: as of `Bench.measure`, of either config.
         """
-        self._to_come.discard(want)
+        self._to_come.pop(want, None)
         for server in self._sides.values():
             self._bench.check(server, want, test=test)
         running = self._bench.running
-        if running is not None and want in running.wanted and want not in running.trials:
+        if running is not None and self._paired(running) and want in running.wanted and want not in running.trials:
             # The last boot of the pairs so far: it still has this level before it.
             server = next(side for side in self._sides.values() if side.fingerprint == running.fingerprint)
             self._bench.take(server, want, planned, test=test, fresh=False)
@@ -73,7 +72,7 @@ class Pairing:
             fresh = side == second or not self._serves(server)
             record = boots[side] = self._bench.take(server, want, planned, test=test, fresh=fresh)
             # Levels that later tests will ask of this pairing cost seconds now and two boots then.
-            record.wanted.update({level: self._planned[level] for level in self._to_come})
+            record.wanted.update(self._to_come)
             record.asked.update(
                 level
                 for level in (want, *self._to_come)
@@ -83,9 +82,8 @@ class Pairing:
 
     def _serves(self, server: ResolvedServer) -> bool:
         """Whether the server that runs now can be the first of a new pair."""
-        record = self._bench.running
-        return (
-            record is not None
-            and record.fingerprint == server.fingerprint
-            and not any(record is boot for pair in self._pairs for boot in pair)
-        )
+        running = self._bench.running
+        return running is not None and running.fingerprint == server.fingerprint and not self._paired(running)
+
+    def _paired(self, record: BootRecord) -> bool:
+        return any(record is boot for pair in self._pairs for boot in pair)
