@@ -256,11 +256,11 @@ class Bench:
             extra_env=self.node.server_env,
             launch=self.node.launch,
             time_scale=self.node.time_scale,
-            on_progress=lambda b: self._live.boot(server.name, number, b.progress_text, b.elapsed_s),
+            on_progress=lambda b: self._progress(b, number),
         )
         began = time.monotonic()
         self.spent["boots"] += 1
-        self._live.boot(server.name, number, "spawn", 0.0)
+        self._live.phase(server.name, number, "spawn", 0.0)
         try:
             boot.start()
         except ServerCrashed as error:
@@ -274,6 +274,11 @@ class Bench:
         finally:
             self.spent["boot_s"] += time.monotonic() - began
         return boot
+
+    def _progress(self, boot: Boot, number: int) -> None:
+        for phase, entered_s in boot.take_entered():
+            self._live.phase(boot.server.name, number, phase, entered_s)
+        self._live.boot(boot.server.name, number, boot.progress_text, boot.elapsed_s)
 
     def crashes(self, server: ResolvedServer, crash_class: str) -> bool:
         """Boot a config only to see whether it crashes in this way; for the search of a culprit."""

@@ -20,6 +20,7 @@ class Live(Protocol):
     """What the bench tells while it works."""
 
     def boot(self, server: str, number: int, progress: str, elapsed_s: float) -> None: ...
+    def phase(self, server: str, number: int, phase: str, entered_s: float) -> None: ...
     def trial(self, label: str, event: dict[str, Any], began: float) -> None: ...
     def trial_done(self, label: str, record: TrialRecord) -> None: ...
     def note(self, text: str) -> None: ...
@@ -31,6 +32,7 @@ class QuietLive:
     """Shows nothing: for xdist workers, whose output nobody sees, and for ``-q``."""
 
     def boot(self, server: str, number: int, progress: str, elapsed_s: float) -> None: ...
+    def phase(self, server: str, number: int, phase: str, entered_s: float) -> None: ...
     def trial(self, label: str, event: dict[str, Any], began: float) -> None: ...
     def trial_done(self, label: str, record: TrialRecord) -> None: ...
     def note(self, text: str) -> None: ...
@@ -52,19 +54,18 @@ class TerminalLive:
         self._tty = bool(self._stream and self._stream.isatty())
         self._shown = ""
         self._last = 0.0
-        self._phase = ""
         self._fresh_line = False
         self._tag = "[simulated] " if simulated else ""
 
     def boot(self, server: str, number: int, progress: str, elapsed_s: float) -> None:
-        text = f"{server}: boot {number}: {progress} ({seconds(elapsed_s)})"
+        """What a boot does now, ``elapsed_s`` after its spawn: the line that is rewritten."""
         if self._tty:
-            self._rewrite(text)
-        else:
-            phase = f"{server} {number} {progress.split(' ', maxsplit=1)[0]}"
-            if phase != self._phase:
-                self._phase = phase
-                self._line(text)
+            self._rewrite(f"{server}: boot {number}: {progress} ({seconds(elapsed_s)})")
+
+    def phase(self, server: str, number: int, phase: str, entered_s: float) -> None:
+        """A boot entered a phase, ``entered_s`` after its spawn: a line of its own where none is rewritten."""
+        if not self._tty:
+            self._line(f"{server}: boot {number}: {phase} ({seconds(entered_s)})")
 
     def trial(self, label: str, event: dict[str, Any], began: float) -> None:
         if self._tty:

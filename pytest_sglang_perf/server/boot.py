@@ -89,6 +89,7 @@ class Boot:
         self._on_progress = on_progress
         self._log_limit = log_limit
         self._line_number = 0
+        self._entered: list[tuple[str, float]] = []
         self._stop_s = STOP_S if server.stop_s is None else server.stop_s
         self._changed = threading.Condition()
         self._start_ns = 0
@@ -133,7 +134,10 @@ class Boot:
             if len(self.lines) < self._log_limit:
                 self.lines.append(text)
             line = parse_line(text, self._line_number)
-            self.tracker.feed_line(line, ns)
+            for change in self.tracker.feed_line(line, ns):
+                # That it is ready is told once, with the time at which the probes saw it.
+                if change.edge == "start" and change.phase not in {"ready", "running"}:
+                    self._entered.append((change.phase, ns / 1e9))
             self.classifier.feed_line(line)
             self._facts.feed_line(line)
         if self.classifier.fatal is not None and self._fatal_since is None:
@@ -178,7 +182,7 @@ class Boot:
 
     def _wait_until_ready(self) -> None:
         began = time.monotonic()
-        last_shown, shown = 0.0, ""
+        last_shown = 0.0
         ceiling = self.server.boot_deadline_s or CEILING_S
         with self._changed:
             while True:
@@ -192,9 +196,8 @@ class Boot:
                 if now - began > ceiling:
                     reason = f"no progress: not ready after {ceiling:.0f} s"
                     break
-                # A phase is shown as it begins: a tenth of a second is seconds on a simulated node's clock.
-                if self._on_progress is not None and (now - last_shown > 0.1 or self.tracker.current != shown):
-                    last_shown, shown = now, self.tracker.current
+                if self._on_progress is not None and (now - last_shown > 0.1 or self._entered):
+                    last_shown = now
                     self._on_progress(self)
                 self._changed.wait(0.1)
         self._ask_node()
@@ -205,8 +208,6 @@ class Boot:
         self.server_info = dict(event.get("server_info") or {})
         self.boot_time_s = (int(event["ns"]) - self._start_ns) / 1e9 * self.time_scale
         self.tracker.enter("running", ns=int(event["ns"]))
-        if self._on_progress is not None:
-            self._on_progress(self)
 
     def _is_dead(self, now: float) -> str | None:
         """Why the server counts as dead now, or None. Called with the lock held."""
@@ -245,6 +246,11 @@ class Boot:
         if self.boot_time_s is not None:
             return self.boot_time_s
         return (self._client.now_ns() - self._start_ns) / 1e9 * self.time_scale if self._start_ns else 0.0
+
+    def take_entered(self) -> list[tuple[str, float]]:
+        """The phases entered since the last call, each with the seconds since the spawn by the node's own stamps."""
+        entered, self._entered = self._entered, []
+        return [(phase, max(0.0, at_s - self._start_ns / 1e9) * self.time_scale) for phase, at_s in entered]
 
     @property
     def progress_text(self) -> str:
