@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_sglang_perf import verdict
 from pytest_sglang_perf.errors import (
@@ -21,7 +20,7 @@ from pytest_sglang_perf.errors import (
     SglangPerfError,
     TrialInvalid,
 )
-from pytest_sglang_perf.pairing import Pairing
+from pytest_sglang_perf.measured import BootRecord, Planned, Want
 from pytest_sglang_perf.server.attached import AttachedServer
 from pytest_sglang_perf.server.boot import Boot
 from pytest_sglang_perf.trials import LoadEnded, TrialRecord, pool, run_trial
@@ -35,69 +34,12 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.server.evidence import NodeEvidence
     from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
 
-__all__ = ["Bench", "BootRecord", "Planned", "Want"]
+__all__ = ["Bench"]
 
 #: A trial that the client or its surroundings spoiled is taken again this often; a slow one never is.
 INVALID_RETRIES = 2
 #: Fewer trials do not show their spread, whatever precision is asked for.
 LEAST_TRIALS = 3
-
-
-@dataclass(frozen=True)
-class Want:
-    """A level of a workload, as memo key; fingerprints because names may be reused with other content."""
-
-    workload: str
-    level: float
-
-
-class Planned(NamedTuple):
-    """What selected tests need of a level: trials in each boot, and in how many boots (or pairs) at first."""
-
-    workload: ResolvedWorkload
-    trials: int
-    boots: int
-
-
-@dataclass
-class BootRecord:
-    """What one boot gave: how it came up and its trials by level.
-
-    ``wanted`` are levels that this very boot must measure before it is stopped, beyond those that every boot of its
-    config does; ``asked`` are those of them that were wanted before anything was measured.
-    """
-
-    number: int
-    server: str
-    fingerprint: str
-    started_wall_s: float
-    boot_time_s: float | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    server_info: dict[str, Any] = field(default_factory=dict)
-    trials: dict[Want, list[TrialRecord]] = field(default_factory=dict)
-    pooled: dict[Want, dict[str, float]] = field(default_factory=dict)
-    saved: set[Want] = field(default_factory=set)
-    wanted: dict[Want, Planned] = field(default_factory=dict)
-    asked: set[Want] = field(default_factory=set)
-
-    def values(self, want: Want, metric: str) -> tuple[float, ...]:
-        """The trials of one metric at one level; one value for what only all trials together can give."""
-        if metric == "boot_time":
-            return (self.boot_time_s,) if self.boot_time_s is not None else ()
-        if metric in self.pooled.get(want, {}):
-            return (self.pooled[want][metric],)
-        return tuple(trial.values[metric] for trial in self.trials.get(want, ()) if metric in trial.values)
-
-    def columns(self, want: Want) -> dict[str, tuple[float, ...]]:
-        """All metrics of one level, as they are stored."""
-        names = {"boot_time", *self.pooled.get(want, {})}
-        for trial in self.trials.get(want, ()):
-            names.update(trial.values)
-        return {name: values for name in sorted(names) if (values := self.values(want, name))}
-
-    @property
-    def version(self) -> str:
-        return str(self.server_info.get("version") or self.facts.get("version") or "unknown")
 
 
 class Bench:
@@ -126,7 +68,6 @@ class Bench:
         self._environ = os.environ if environ is None else environ
         self._keep_in = keep_in
         self._planned: dict[str, dict[Want, Planned]] = {}
-        self._pairings: dict[tuple[str, str], Pairing] = {}
         self._failed_boots: dict[str, tuple[str, ServerCrashed]] = {}
         self._failed_levels: dict[tuple[str, Want], tuple[str, SglangPerfError]] = {}
         self._boot: Boot | AttachedServer | None = None
@@ -143,27 +84,6 @@ class Bench:
         planned = self._planned.setdefault(server.fingerprint, {})
         known = planned.get(want, Planned(workload, 0, 0))
         planned[want] = Planned(workload, max(known.trials, trials or self.trials), max(known.boots, boots))
-
-    def plan_pairs(
-        self,
-        candidate: ResolvedServer,
-        control: ResolvedServer,
-        workload: ResolvedWorkload,
-        level: float,
-        trials: int | None,
-        *,
-        pairs: int,
-    ) -> None:
-        """The same of ``pairs`` pairs of neighbouring boots."""
-        for server in (candidate, control):
-            self.plan(server, workload, level, trials, boots=0)
-        planned = Planned(workload, trials or self.trials, pairs)
-        self.pairing(candidate, control).plan(Want(workload.fingerprint, level), planned)
-
-    def pairing(self, candidate: ResolvedServer, control: ResolvedServer) -> Pairing:
-        """The pairs of these two configs."""
-        key = candidate.fingerprint, control.fingerprint
-        return self._pairings.setdefault(key, Pairing(self, candidate, control))
 
     def _outstanding(self, record: BootRecord) -> list[tuple[Want, Planned]]:
         """What the boot must still measure before it is stopped."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import verdict
-from pytest_sglang_perf.bench import Want
 from pytest_sglang_perf.errors import SessionVoid, SglangPerfError
+from pytest_sglang_perf.measured import Want
 from pytest_sglang_perf.report.figures import figure
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from pytest_sglang_perf.errors import ServerCrashed, TrialInvalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_sglang_perf.bench import Bench, BootRecord
+    from pytest_sglang_perf.bench import Bench
     from pytest_sglang_perf.blame import Blame, Change
+    from pytest_sglang_perf.measured import BootRecord
     from pytest_sglang_perf.report.live import Live
     from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload, Suite
 

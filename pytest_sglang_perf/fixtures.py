@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import metrics, verdict
-from pytest_sglang_perf.bench import Planned, Want
 from pytest_sglang_perf.errors import NotComparable, NotDeclared
+from pytest_sglang_perf.measured import Planned, Want
 from pytest_sglang_perf.measurement import Measurement, Side, TestJudge, absence, no_baseline, trial_values
 from pytest_sglang_perf.pairing import Pair
 from pytest_sglang_perf.server.attached import AttachedServer
@@ -16,9 +16,9 @@ from pytest_sglang_perf.unsettled import unsettled
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_sglang_perf.bench import BootRecord
     from pytest_sglang_perf.claims import Claim
     from pytest_sglang_perf.declaration import Declaration
+    from pytest_sglang_perf.measured import BootRecord
     from pytest_sglang_perf.pairing import Pairing
     from pytest_sglang_perf.server.boot import Boot
     from pytest_sglang_perf.session import PerfSession
@@ -151,7 +151,7 @@ class TestPerf:
 
     def _pairing(self) -> Pairing:
         suite, declaration = self.session.suite, self.declaration
-        return self.session.bench.pairing(suite.server(declaration.server), suite.server(str(declaration.control)))
+        return self.session.pairing(suite.server(declaration.server), suite.server(str(declaration.control)))
 
     def _extend(self, side: str, level: float) -> bool:
         """Take one more boot (of both configs where the claim is against the control)."""

@@ -13,7 +13,7 @@ from pytest_sglang_perf.report.figures import figure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_sglang_perf.bench import BootRecord, Want
+    from pytest_sglang_perf.measured import BootRecord, Want
 
 __all__ = ["Measurement", "Side", "TestJudge"]
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_sglang_perf import verdict
 
 if TYPE_CHECKING:
-    from pytest_sglang_perf.bench import Bench, BootRecord, Planned, Want
+    from pytest_sglang_perf.bench import Bench
+    from pytest_sglang_perf.measured import BootRecord, Planned, Want
     from pytest_sglang_perf.suite import ResolvedServer
 
 __all__ = ["Pair", "Pairing"]

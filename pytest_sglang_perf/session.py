@@ -22,8 +22,10 @@ from pytest_sglang_perf.errors import (
     SuiteError,
 )
 from pytest_sglang_perf.leasing import take_lease
+from pytest_sglang_perf.measured import Planned, Want
 from pytest_sglang_perf.measurement import Budget
 from pytest_sglang_perf.nodes.open import open_node
+from pytest_sglang_perf.pairing import Pairing
 from pytest_sglang_perf.report.decisions import KEPT
 from pytest_sglang_perf.suite import SimNode, Suite, UrlNode
 
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pytest_sglang_perf.bench import BootRecord
     from pytest_sglang_perf.declaration import Declaration
+    from pytest_sglang_perf.measured import BootRecord
     from pytest_sglang_perf.options import Options
     from pytest_sglang_perf.report.live import Live
     from pytest_sglang_perf.suite import ResolvedServer, ResolvedWorkload
@@ -71,6 +73,7 @@ class PerfSession:
         self._canary: CanaryRun | None = None
         self._last: tuple[dict[str, Any], list[dict[str, Any]]] | None = None
         self._expected: outlook.Expected | None = None
+        self._pairings: dict[tuple[str, str], Pairing] = {}
         self._forwards: dict[int, tuple[int, contextlib.ExitStack]] = {}
 
     # -- before anything runs -------------------------------------------------------------------------------
@@ -147,6 +150,9 @@ class PerfSession:
         """
         if self._bench is None:
             self._bench = self._open()
+            for declaration in self.declarations:
+                if declaration.measures:
+                    self._plan_boots(self._bench, declaration)
             if (written := getattr(self.node_config, "canary", None)) is not None:
                 self._canary = CanaryRun(self, written)
                 self._live.note("canary before the tests")
@@ -206,9 +212,6 @@ class PerfSession:
             keep_in=self._artifacts("trials"),
             explain=self._explain_crash if self.options.bisect else None,
         )
-        for declaration in self.declarations:
-            if declaration.measures:
-                self._plan_boots(bench, declaration)
         self._expected = outlook.expected(self, node.time_scale)
         self._live.note(f"plan: {self._expected.line()}")
         if node.seed is not None:
@@ -224,12 +227,16 @@ class PerfSession:
         server = self.suite.server(declaration.server)
         control = self.suite.server(declaration.control) if declaration.control is not None else None
         for level in declaration.levels:
+            for config in filter(None, (server, control)):
+                bench.plan(config, workload, level, declaration.trials, boots=0 if declaration.in_pairs else first)
             if control is not None and declaration.in_pairs:
-                bench.plan_pairs(server, control, workload, level, declaration.trials, pairs=first)
-                continue
-            bench.plan(server, workload, level, declaration.trials, boots=first)
-            if control is not None:
-                bench.plan(control, workload, level, declaration.trials, boots=first)
+                planned = Planned(workload, declaration.trials or self.trials, first)
+                self.pairing(server, control).plan(Want(workload.fingerprint, level), planned)
+
+    def pairing(self, candidate: ResolvedServer, control: ResolvedServer) -> Pairing:
+        """The pairs of these two configs in this session."""
+        key = candidate.fingerprint, control.fingerprint
+        return self._pairings.setdefault(key, Pairing(self.bench, candidate, control))
 
     def _explain_crash(self, server: ResolvedServer, error: ServerCrashed, test: str) -> str:
         """Say which of the changes against its parent makes a config crash (``--sglang-bisect``)."""

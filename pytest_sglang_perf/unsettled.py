@@ -9,7 +9,7 @@ from pytest_sglang_perf import verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_sglang_perf.bench import BootRecord, Want
+    from pytest_sglang_perf.measured import BootRecord, Want
 
 __all__ = ["reasons", "unsettled"]
 

@@ -1,7 +1,7 @@
 """Judge what a node said about itself: one line per check, each with a reason and a fix.
 
 Pure: `examine` takes what was collected (the agent's greeting, its ``checkup``, the suite's server configs) and
-returns checks. Collecting is `pytest_sglang_perf.cli_doctor`'s business.
+returns checks. Collecting is `pytest_sglang_perf.cli.doctor`'s business.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_sglang_perf.cli_classify import classify
+from pytest_sglang_perf.cli.classify import classify
 
 from .test_load import start_stream
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_sglang_perf import cli_load
 from pytest_sglang_perf.agent.load import _spec as load_spec
+from pytest_sglang_perf.cli import load
 from pytest_sglang_perf.errors import MeasureError
 
 URL = ["--url", "http://127.0.0.1:1"]
@@ -17,8 +17,8 @@ URL = ["--url", "http://127.0.0.1:1"]
 def ordered(*words: str) -> tuple[dict[str, Any], load_spec.Spec]:
     """The order, and the engine's reading of it."""
     parser = argparse.ArgumentParser()
-    cli_load._add_options(parser)
-    order = cli_load.order(parser.parse_args([*URL, *words]), "records.jsonl")
+    load._add_options(parser)
+    order = load.order(parser.parse_args([*URL, *words]), "records.jsonl")
     return order, load_spec.parse(order)
 
 
@@ -72,7 +72,7 @@ def test_lengths_from_a_file(tmp_path):
 @pytest.mark.parametrize("text", ["", "many", "1:2:3", "normal:1", "normal:1,2,3", "normal:1,2,3,4,5", "normal:a,b"])
 def test_what_is_no_length(text):
     with pytest.raises(MeasureError, match="not a length"):
-        cli_load.lengths(text)
+        load.lengths(text)
 
 
 def test_the_rest():

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_sglang_perf import cli_reap
-from pytest_sglang_perf.cli import main
+from pytest_sglang_perf.cli import main, reap
 from pytest_sglang_perf.errors import AgentError, NodeSetupError, SuiteError
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ THEIRS = {"gpu": 1, "pid": 77, "user": "ann", "command": "python train.py"}
 def test_what_was_ended_and_what_was_left_alone() -> None:
     ours = {"pid": 41, "command": "sglang::scheduler", "run": "5f0c"}
     one = node(reap={"killed": [ours], "foreign": [THEIRS]})
-    assert cli_reap.reap(one) == {"killed": [ours], "sessions": [], "left_alone": [THEIRS], "gpu_error": None}
+    assert reap.reap(one) == {"killed": [ours], "sessions": [], "left_alone": [THEIRS], "gpu_error": None}
 
 
 def test_live_sessions_are_shown_with_owner_and_run(capsys, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +64,7 @@ def test_live_sessions_are_shown_with_owner_and_run(capsys, suite: Path, monkeyp
         {"run": "cd" * 16, "processes": [{"gpu": 2, "pid": 66}]},
     ]
     opened = node(reap={"killed": [], "sessions": sessions, "foreign": [THEIRS]})
-    monkeypatch.setattr(cli_reap, "open_node", lambda *_, **__: opened)
+    monkeypatch.setattr(reap, "open_node", lambda *_, **__: opened)
     assert main(["reap", "here", "--suite", str(suite)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "live sessions, left alone"
@@ -75,9 +74,9 @@ def test_live_sessions_are_shown_with_owner_and_run(capsys, suite: Path, monkeyp
 
 def test_an_agent_that_cannot_reap_is_said_clearly() -> None:
     with pytest.raises(NodeSetupError, match=r"does not know how to reap, so nothing was ended"):
-        cli_reap.reap(node(reap=AgentError("no operation 'reap'", kind="unknown_op")))
+        reap.reap(node(reap=AgentError("no operation 'reap'", kind="unknown_op")))
     with pytest.raises(AgentError, match="denied"):
-        cli_reap.reap(node(reap=AgentError("denied", kind="failed")))
+        reap.reap(node(reap=AgentError("denied", kind="failed")))
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_the_command_prints_both_and_leaves_the_node(capsys, suite: Path, monkey
         asked.update(name=name, config=config, **more)
         return opened
 
-    monkeypatch.setattr(cli_reap, "open_node", open_node)
+    monkeypatch.setattr(reap, "open_node", open_node)
     assert main(["reap", "here", "--suite", str(suite)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert asked["name"] == "here"
@@ -113,14 +112,14 @@ def test_nothing_to_end(capsys, suite: Path, monkeypatch: pytest.MonkeyPatch) ->
         ({"gpu_error": "nvidia-smi is not there"}, "GPUs: nvidia-smi is not there"),
     ):
         opened = node(reap={"killed": [], "foreign": []}, facts=facts)
-        monkeypatch.setattr(cli_reap, "open_node", lambda *_, opened=opened, **__: opened)
+        monkeypatch.setattr(reap, "open_node", lambda *_, opened=opened, **__: opened)
         assert main(["reap", "here", "--suite", str(suite)]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == ["nothing of ours was left", said]
 
 
 def test_the_node_is_left_also_when_the_agent_fails(capsys, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = node(reap=AgentError("x", kind="unknown_op"))
-    monkeypatch.setattr(cli_reap, "open_node", lambda *_, **__: opened)
+    monkeypatch.setattr(reap, "open_node", lambda *_, **__: opened)
     assert main(["reap", "here", "--suite", str(suite), "--json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -138,12 +137,12 @@ def test_nodes_that_cannot_be_reaped(capsys, suite: Path) -> None:
 def test_the_suite_is_found_as_pytest_finds_it(suite: Path) -> None:
     below = suite.parent / "a" / "b"
     below.mkdir(parents=True)
-    assert cli_reap.find_suite(below, {}) == suite
-    assert cli_reap.find_suite(below, {"SGLANG_PERF_SUITE": "x.yaml"}).name == "x.yaml"
+    assert reap.find_suite(below, {}) == suite
+    assert reap.find_suite(below, {"SGLANG_PERF_SUITE": "x.yaml"}).name == "x.yaml"
     tests = below / "perf_tests"
     tests.mkdir()
     (tests / "sglang-perf.yaml").write_text(SUITE, encoding="utf-8")
-    assert cli_reap.find_suite(below, {}) == tests / "sglang-perf.yaml"
+    assert reap.find_suite(below, {}) == tests / "sglang-perf.yaml"
     suite.unlink()
     with pytest.raises(SuiteError, match="Name it with --suite"):
-        cli_reap.find_suite(suite.parent, {})
+        reap.find_suite(suite.parent, {})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_sglang_perf.cli_classify import classify
+from pytest_sglang_perf.cli.classify import classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

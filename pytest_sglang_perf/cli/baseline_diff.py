@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf._changes import print_changes, tally
-from pytest_sglang_perf._console import emit, say, warn
 from pytest_sglang_perf.baselines import BaselineFile
-from pytest_sglang_perf.cli_baseline import read_file, simulated
+from pytest_sglang_perf.cli._changes import print_changes, tally
+from pytest_sglang_perf.cli._console import emit, say, warn
+from pytest_sglang_perf.cli._stored import read_file, simulated
 from pytest_sglang_perf.comparison import Change, changes, chosen_metrics, corrected, counts
 from pytest_sglang_perf.errors import BaselineError, NoBaseline
 from pytest_sglang_perf.stored_boots import of_baseline

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_sglang_perf._console import emit
 from pytest_sglang_perf.baselines import write_atomically
+from pytest_sglang_perf.cli._console import emit
 from pytest_sglang_perf.errors import RunFileError
 from pytest_sglang_perf.report import markdown
 from pytest_sglang_perf.report.run_file import read_run

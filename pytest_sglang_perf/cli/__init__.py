@@ -1,4 +1,4 @@
-"""``sglang-perf``: one command, whose subcommands live in modules of their own."""
+"""``sglang-perf``: one command, each of whose subcommands is a module of its own here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from .errors import SglangPerfError
+from pytest_sglang_perf.errors import SglangPerfError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,16 +17,16 @@ __all__ = ["main"]
 # Name -> (module with ``main(argv) -> exit status``, what it is for). Imported only when asked for.
 COMMANDS = {
     "baseline": (
-        "pytest_sglang_perf.cli_baseline",
+        "pytest_sglang_perf.cli.baseline",
         "list, show and compare stored baselines, and follow them over time",
     ),
-    "classify": ("pytest_sglang_perf.cli_classify", "say from its log how a server is, or why it ended"),
-    "compare": ("pytest_sglang_perf.cli_compare", "compare two runs, or two server configs of one run"),
-    "doctor": ("pytest_sglang_perf.cli_doctor", "look a node over before measuring on it"),
-    "load": ("pytest_sglang_perf.cli_load", "measure a server at one level, or this machine's own floor"),
-    "reap": ("pytest_sglang_perf.cli_reap", "end what killed sessions left on a node, and only that"),
-    "report": ("pytest_sglang_perf.cli_report", "write the report of a run again, as Markdown or HTML"),
-    "schema": ("pytest_sglang_perf.cli_schema", "print the JSON Schema of suite files, for editors"),
+    "classify": ("pytest_sglang_perf.cli.classify", "say from its log how a server is, or why it ended"),
+    "compare": ("pytest_sglang_perf.cli.compare", "compare two runs, or two server configs of one run"),
+    "doctor": ("pytest_sglang_perf.cli.doctor", "look a node over before measuring on it"),
+    "load": ("pytest_sglang_perf.cli.load", "measure a server at one level, or this machine's own floor"),
+    "reap": ("pytest_sglang_perf.cli.reap", "end what killed sessions left on a node, and only that"),
+    "report": ("pytest_sglang_perf.cli.report", "write the report of a run again, as Markdown or HTML"),
+    "schema": ("pytest_sglang_perf.cli.schema", "print the JSON Schema of suite files, for editors"),
 }
 
 
@@ -51,7 +51,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(usage, file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pytest_sglang_perf import verdict
-from pytest_sglang_perf._console import emit, say, warn
 from pytest_sglang_perf.baselines import BaselineStore, NodeClass, StoredBoot, level_key
-from pytest_sglang_perf.cli_baseline import read_folder, simulated
+from pytest_sglang_perf.cli._console import emit, say, warn
+from pytest_sglang_perf.cli._stored import read_folder, simulated
 from pytest_sglang_perf.comparison import chosen_metrics
 from pytest_sglang_perf.errors import NoBaseline, SuiteError, VerdictError
 from pytest_sglang_perf.metrics import REGISTRY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from .suite.schema import json_schema_text
+from pytest_sglang_perf.suite.schema import json_schema_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_sglang_perf._console import say, table
 from pytest_sglang_perf.baselines import level_key
+from pytest_sglang_perf.cli._console import say, table
 from pytest_sglang_perf.comparison import counts
 from pytest_sglang_perf.report.figures import figure, percent
 

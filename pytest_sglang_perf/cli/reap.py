@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf._console import emit, say, table
+from pytest_sglang_perf.cli._console import emit, say, table
 from pytest_sglang_perf.errors import AgentError, NodeSetupError, SuiteError
 from pytest_sglang_perf.nodes.open import open_node
 from pytest_sglang_perf.suite import SimNode, UrlNode, load_suite

@@ -12,16 +12,16 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import AgentError, HostKeyError, NodeError, NodeSetupError, NodeUnreachable
-from .nodes.doctor import Check, Findings, examine
-from .nodes.open import open_node
-from .suite import LocalNode, SimNode, UrlNode, load_suite
+from pytest_sglang_perf.errors import AgentError, HostKeyError, NodeError, NodeSetupError, NodeUnreachable
+from pytest_sglang_perf.nodes.doctor import Check, Findings, examine
+from pytest_sglang_perf.nodes.open import open_node
+from pytest_sglang_perf.suite import LocalNode, SimNode, UrlNode, load_suite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .nodes.open import OpenNode
-    from .suite import ResolvedServer, SshNode, Suite
+    from pytest_sglang_perf.nodes.open import OpenNode
+    from pytest_sglang_perf.suite import ResolvedServer, SshNode, Suite
 
 __all__ = ["check_node", "main"]
 

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_sglang_perf._changes import print_changes, tally
-from pytest_sglang_perf._console import emit, say, warn
 from pytest_sglang_perf.baselines import BaselineFile, NodeClass, comparable
-from pytest_sglang_perf.cli_baseline import read_folder
+from pytest_sglang_perf.cli._changes import print_changes, tally
+from pytest_sglang_perf.cli._console import emit, say, warn
+from pytest_sglang_perf.cli._stored import read_folder
 from pytest_sglang_perf.comparison import (
     MAIN_METRICS,
     Change,

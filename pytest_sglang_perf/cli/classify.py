@@ -13,15 +13,15 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from .server.classify import Classifier
-from .server.facts import BootFacts
-from .server.lines import LineSplitter, parse_line
-from .server.phases import PhaseTracker
+from pytest_sglang_perf.server.classify import Classifier
+from pytest_sglang_perf.server.facts import BootFacts
+from pytest_sglang_perf.server.lines import LineSplitter, parse_line
+from pytest_sglang_perf.server.phases import PhaseTracker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .server.diagnosis import Diagnosis
+    from pytest_sglang_perf.server.diagnosis import Diagnosis
 
 __all__ = ["Report", "classify", "main"]
 
