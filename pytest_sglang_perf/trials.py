@@ -148,7 +148,7 @@ def run_trial(
         folder = keep_in or Path(scratch)
         records = _fetch(node, end["records_path"], folder / f"{trial}.records.jsonl")
         samples = _fetch(node, gpu["samples_path"], folder / f"{trial}.gpu.csv") if gpu.get("samples_path") else None
-        return _measure(node, level, result, records, samples, gpu.get("error"), started, has_node=boot is not None)
+        return _measure(node, level, result, records, samples, gpu, started, has_node=boot is not None)
 
 
 def _wait(node: OpenNode, server: Boot | AttachedServer, events: _Events, limit_s: float) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _measure(
     result: dict[str, Any],
     records: Path,
     samples: Path | None,
-    gpu_error: str | None,
+    gpu: dict[str, Any],
     started: float,
     *,
     has_node: bool,
@@ -207,8 +207,10 @@ def _measure(
     throughput = found["output_throughput"]
     tokens = None if isinstance(throughput, metrics.Absent) else throughput * length_s
     readings = metrics.read_gpu_samples(samples) if samples is not None else []
-    report = metrics.gpu_report(readings, window, tokens, time_scale=node.time_scale)
+    foreign = gpu.get("strangers") or ()
+    report = metrics.gpu_report(readings, window, tokens, time_scale=node.time_scale, foreign=foreign)
     power = report.values
+    gpu_error = gpu.get("error")
     if not has_node:
         gpu_error = "the server was started by someone else, and its node's GPUs are not ours to read"
     if gpu_error and all(isinstance(value, metrics.Absent) for value in power.values()):

@@ -1,7 +1,9 @@
-"""Who computes on our GPUs without a lease: told by name, never touched.
+"""Who computes on our GPUs beside us: told by name, never touched.
 
 Whoever started a server by hand knows nothing of leases. To measure beside it would yield figures of two servers and
 might crash both for want of memory, so the lease is refused, and people are told whom to ask.
+
+Who comes later, while a trial runs, is told with the trial, whose figures are then of both.
 
 Only a process that the driver names is a reason to refuse. Memory in use with nobody's name to it (inside a container
 the driver names nobody) may also be the driver's own, so that is a warning.
@@ -10,12 +12,12 @@ the driver names nobody) may also be the driver's own, so that is a warning.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Container, Dict, List, Optional
 
 from . import facts
 from .protocol import OrderError
 
-__all__ = ["refuse", "unexplained_memory"]
+__all__ = ["beside", "refuse", "unexplained_memory"]
 
 _GOING_S = 5.0  # a driver names a process for a moment after its end, and frees its memory within seconds
 _PAUSE_S = 0.25
@@ -37,6 +39,15 @@ def refuse(nvidia_smi: Optional[List[str]], gpus: Optional[List[int]]) -> None:
         if time.monotonic() > deadline:
             raise OrderError("gpu_in_use", _told(found), processes=found)
         time.sleep(_PAUSE_S)
+
+
+def beside(processes: List[Dict[str, Any]], ours: Container[int]) -> List[str]:
+    """Those of the processes on our GPUs (`facts.gpu_processes`) that are not ours, in words.
+
+    One that is not visible from here is not told: in a container our own server is not visible either.
+    """
+    others = [one for one in processes if one["user"] is not None and one["pid"] not in ours]
+    return [_named(one) for one in _on(None, others)]
 
 
 def unexplained_memory(nvidia_smi: Optional[List[str]]) -> Optional[str]:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
+from . import facts, strangers
 from .boots import Boots
 from .children import Child, Children, exit_text
 from .gpu import Sampler
@@ -26,6 +27,7 @@ __all__ = ["Trials"]
 _HAND_OVER_S = 60.0  # what a cancelled load process has to write what it has
 _WATCH_S = 0.5
 _HEARS_S = 2.0
+_LOOK_S = 30.0
 _LONGEST_LINE = 64 * 1024 * 1024
 _KEY_VARIABLE = "SGLANG_PERF_API_KEY"
 
@@ -44,6 +46,7 @@ class _Trial:
         self.cancelled: Optional[str] = None
         self.frozen: Optional[Dict[str, Any]] = None
         self.refused: Optional[str] = None
+        self.strangers: Dict[str, None] = {}
 
 
 class Trials:
@@ -102,7 +105,8 @@ class Trials:
         trial = _Trial(name, None if boot_name is None else str(boot_name), child, sampler, pulse)
         self._running[name] = trial
         self._say(trial, spec)
-        follow = self._tasks.add(self._follow(trial, records, samples))
+        looks = self._tasks.add(self._look_around(trial, params.number("look_s", _LOOK_S, low=0.1)))
+        follow = self._tasks.add(self._follow(trial, records, samples, looks))
         if pulse is not None:
             watch = self._tasks.add(self._watch(trial, pulse))
             follow.add_done_callback(lambda _: watch.cancel())
@@ -185,10 +189,23 @@ class Trials:
         if not trial.child.exited.done():
             trial.child.popen.kill()
 
-    async def _follow(self, trial: _Trial, records: Path, samples: Path) -> None:
+    async def _look_around(self, trial: _Trial, period_s: float) -> None:
+        """Note who else computes on our GPUs: from time to time, and once the load has ended."""
+        if trial.boot is None or trial.sampler is None:
+            return
+        while not trial.child.exited.done():
+            await asyncio.wait([trial.child.exited], timeout=period_s)
+            processes = await self._loop.run_in_executor(None, facts.gpu_processes, self._boots.nvidia_smi)
+            try:
+                ours = set(self._boots.get(trial.boot).family.pids())
+            except OrderError:
+                return  # it died, so nobody can be told from its processes, and there are no figures
+            trial.strangers.update(dict.fromkeys(strangers.beside(processes, ours)))
+
+    async def _follow(self, trial: _Trial, records: Path, samples: Path, looks: asyncio.Task[None]) -> None:
         result = await self._read(trial)
         code = await asyncio.shield(trial.child.exited)
-        trouble = await self._stop_sampler(trial.sampler)
+        trouble, _ = await asyncio.gather(self._stop_sampler(trial.sampler), looks)
         if result is None:
             result = _no_result(trial, code, self._run_dir / f"trial-{trial.name}.stderr")
         if trial.frozen is not None and result["ended_by"] != "done":
@@ -206,7 +223,11 @@ class Trials:
             ns=time.monotonic_ns(),
             result=result,
             records_path=str(records),
-            gpu={"samples_path": str(samples) if has_samples else None, "error": trouble},
+            gpu={
+                "samples_path": str(samples) if has_samples else None,
+                "error": trouble,
+                "strangers": list(trial.strangers),
+            },
         )
 
     async def _read(self, trial: _Trial) -> Optional[Dict[str, Any]]:

@@ -38,7 +38,8 @@ class GpuReport:
 
     Attributes:
         values: the GPU metrics; power and energy are absent with the reason if the readings are invalid.
-        slowed: which GPUs could not run as they should in the window, and why (thermal slowdown, power brake).
+        slowed: which GPUs could not run as they should in the window, and why (thermal slowdown, power brake, another
+            process on them). It speaks against every figure of the trial, not only against power.
         invalid: why power and energy cannot be believed; empty if they can.
         facts: what is worth knowing and no fault: share of readings at the power cap, highest temperature.
     """
@@ -88,9 +89,9 @@ def gpu_report(
         if gpus is None or sample.index in gpus:
             by_gpu.setdefault(sample.index, []).append(sample)
     if not by_gpu:
-        return _nothing("no GPU reading: nvidia-smi gave none, or was not asked")
+        return _nothing("no GPU reading: nvidia-smi gave none, or was not asked", _shared(foreign))
     invalid = [f"GPU {index} is missing from the readings" for index in gpus or () if index not in by_gpu]
-    invalid += [f"another process used a GPU: {text}" for text in foreign]
+    invalid += _shared(foreign)
     energies_j: list[float] = []
     limit_w = 0.0
     for index, rows in sorted(by_gpu.items()):
@@ -102,16 +103,20 @@ def gpu_report(
     if invalid:
         reason = "; ".join(invalid)
         values = {name: Absent(f"the power readings are not valid: {reason}") for name in values}
-    slowed = tuple(f"GPU {index}: {text}" for index, rows in sorted(by_gpu.items()) for text in _faults(rows, span))
-    return GpuReport(values | _state(inside), tuple(invalid), slowed, _facts(inside))
+    slowed = [f"GPU {index}: {text}" for index, rows in sorted(by_gpu.items()) for text in _faults(rows, span)]
+    return GpuReport(values | _state(inside), tuple(invalid), (*_shared(foreign), *slowed), _facts(inside))
 
 
 _POWER = ("power_draw", "power_draw_per_gpu", "power_fraction", "power_imbalance", "energy_per_token")
 _STATE = ("gpu_utilization", "gpu_memory_free_min")
 
 
-def _nothing(reason: str) -> GpuReport:
-    return GpuReport(dict.fromkeys(_POWER + _STATE, Absent(reason)))
+def _shared(foreign: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"somebody else computed there: {text}" for text in foreign)
+
+
+def _nothing(reason: str, slowed: tuple[str, ...]) -> GpuReport:
+    return GpuReport(dict.fromkeys(_POWER + _STATE, Absent(reason)), slowed=slowed)
 
 
 def _power(energies_j: list[float], length_s: float, limit_w: float, tokens: float | None) -> dict[str, Value]:

@@ -6,8 +6,8 @@
 
 Times are the machine's own. ``SGLANG_SIM_SMI_FAIL`` orders faults: ``no_driver`` (no NVML, exit 9), ``hang``,
 ``lost:INDEX`` (that GPU has fallen off the bus), ``thermal`` (hardware slowdown under load),
-``foreign:INDEX`` (a stranger's process on that GPU), ``stop:LINES`` (looping ends after so many readings,
-with an error).
+``foreign:INDEX`` (a stranger's process on that GPU), ``latecomer:INDEX`` (the same once a server runs there; the
+machine's first process stands for him), ``stop:LINES`` (looping ends after so many readings, with an error).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _FOREIGN_PID = 4194300  # above any pid that Linux gives out by default, so never one of ours
+_LATECOMER_PID = 1  # seen by everybody, and nobody's server
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def _apps(node: Node, options: _Options) -> list[str]:
     ]
     if node.fault == "foreign":
         rows.append((node.fault_index, _FOREIGN_PID, "/usr/bin/somebody-elses-job", 512.0))
+    if node.fault == "latecomer" and any(index == node.fault_index for index, *_ in rows):
+        rows.append((node.fault_index, _LATECOMER_PID, "/usr/bin/somebody-elses-job", 512.0))
     lines = []
     for index, pid, title, memory in sorted(rows):
         if index not in chosen:

@@ -28,6 +28,24 @@ def test_a_gpu_in_thermal_slowdown_is_never_judged(project: Project) -> None:
     assert report["tests"][0]["claims"][0]["verdict"]["more_boots"] is None
 
 
+def test_a_gpu_that_somebody_else_uses_is_never_judged(project: Project) -> None:
+    project.env.setenv("SGLANG_SIM_SMI_FAIL", "latecomer:0")
+    project.tests(TEST)
+    result = project.run("--update-baselines", "--sglang-report", "out")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "*note: unstable: base: somebody else computed there: GPU 0 is used by pid 1 of root: *",
+            "*base.json: unchanged",
+            "*short at 8: refused: unstable: somebody else computed there: *",
+        ]
+    )
+    for one in project.report()["measured"]:
+        for trial in one["trials"]:
+            assert "output_throughput" in trial["values"]
+            assert "is used by pid 1 of root" in trial["absent"]["energy_per_token"]
+
+
 def test_a_run_that_had_not_settled_is_never_judged(project: Project) -> None:
     project.env.setenv("SGLANG_SIM_SLOWING", "0.004")
     project.tests(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -56,6 +58,85 @@ def test_a_trial_ends_with_a_result_and_records(client, events, streaming):
     assert sum(record["status"] == "ok" for record in records) >= 12
     assert end["gpu"]["samples_path"] is None
     assert "nvidia-smi" in end["gpu"]["error"]
+
+
+SMI = """
+import sys, time
+query = " ".join(sys.argv)
+if "query-compute-apps" in query:
+    print(open({processes!r}).read(), end="")
+    print("read", file=open({processes!r} + ".log", "a"))
+elif "uuid,index" in query:
+    print("GPU-a, 0")
+else:
+    while True:  # as many cells as fields were asked for
+        print(", ".join(["0"] * len(sys.argv[1].split(","))), flush=True)
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def computing(tmp_path):
+    """The file that says who computes."""
+    path = tmp_path / "processes.csv"
+    path.write_text("")
+    return path
+
+
+@pytest.fixture
+def stranger():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        assert process.poll() is None, "it was ended"
+        process.kill()
+
+
+class TestStrangers:
+    """Who begins to compute on our GPUs in the middle of a session."""
+
+    @pytest.fixture
+    def client(self, new_client, tmp_path, computing):
+        smi = tmp_path / "smi.py"
+        smi.write_text(SMI.format(processes=str(computing)))
+        client = new_client(nvidia_smi=[sys.executable, str(smi)])
+        client.connect()
+        return client
+
+    def start(self, client, streaming, requests, **options):
+        client.request(
+            "trial.start",
+            timeout=30,
+            trial="t1",
+            boot="b1",
+            url=None,
+            spec=spec(streaming, requests),
+            gpu_period_ms=100,
+            **options,
+        )
+
+    def test_one_is_told_by_name_and_our_own_are_not(self, client, events, streaming, computing, stranger):
+        computing.write_text(f"GPU-a, {streaming['pid']}, python\nGPU-a, {stranger.pid}, python\n")
+        self.start(client, streaming, 12)
+        end = events.wait("trial.end", timeout=60)
+        assert end["result"]["ended_by"] == "done"
+        (told,) = end["gpu"]["strangers"]
+        assert re.search(rf"GPU 0 is used by pid {stranger.pid} of \S+: .*python", told)
+
+    def test_who_went_before_the_end_is_told_too(self, client, events, streaming, computing, stranger):
+        computing.write_text(f"GPU-a, {stranger.pid}, python\n")
+        self.start(client, streaming, 10_000, look_s=0.2)
+        log = computing.with_name("processes.csv.log")
+        until(log.exists, "somebody is looked for while the trial runs")
+        computing.write_text("")
+        until(lambda: log.read_text().count("read") >= 4, "he is no longer seen")
+        client.request("trial.cancel", timeout=10, trial="t1")
+        end = events.wait("trial.end", timeout=60)
+        assert len(end["gpu"]["strangers"]) == 1
+
+    def test_one_of_another_container_may_be_our_own(self, client, events, streaming, computing):
+        computing.write_text("GPU-a, 999999999, [Not Found]\n")
+        self.start(client, streaming, 12)
+        assert events.wait("trial.end", timeout=60)["gpu"]["strangers"] == []
 
 
 def test_a_trial_ends_at_once_when_its_server_dies(client, events, streaming):

@@ -96,6 +96,14 @@ def test_reasons_not_to_believe_power(samples, options, reason):
         assert reason in value.reason
 
 
+def test_somebody_else_on_a_gpu_speaks_against_every_figure_also_where_there_is_no_reading():
+    nothing: list[dict[str, str]] = []
+    for samples in (constant(300), nothing):
+        assert gpu_report(samples, WINDOW, 100, foreign=["pid 7 (python, root) on GPU 0"]).slowed == (
+            "somebody else computed there: pid 7 (python, root) on GPU 0",
+        )
+
+
 @pytest.mark.parametrize("bits", ["0x0000000000000000", "0x0000000000000001", "0x0000000000000004", ""])
 def test_idle_and_the_software_power_cap_are_no_faults(bits):
     report = gpu_report(constant(300, throttle=bits), WINDOW, 100)
