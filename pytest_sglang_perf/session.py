@@ -199,6 +199,7 @@ class PerfSession:
         except BaseException:
             node.close()
             raise
+        node.gpus = tuple(gpus or (one["index"] for one in self.facts["gpus"])) or None
         if isinstance(config, UrlNode):
             self.node_class = url_class(config.url)
         else:

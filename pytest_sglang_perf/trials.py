@@ -208,7 +208,7 @@ def _measure(
     tokens = None if isinstance(throughput, metrics.Absent) else throughput * length_s
     readings = metrics.read_gpu_samples(samples) if samples is not None else []
     foreign = gpu.get("strangers") or ()
-    report = metrics.gpu_report(readings, window, tokens, time_scale=node.time_scale, foreign=foreign)
+    report = metrics.gpu_report(readings, window, tokens, time_scale=node.time_scale, gpus=node.gpus, foreign=foreign)
     power = report.values
     gpu_error = gpu.get("error")
     if not has_node:

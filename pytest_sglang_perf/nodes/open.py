@@ -30,7 +30,10 @@ CONNECT_TIMEOUT_S = 15.0
 
 @dataclass
 class OpenNode:
-    """A node with our agent on it."""
+    """A node with our agent on it.
+
+    ``gpus`` are the indices that every reading of the GPUs must have; None where that is not known.
+    """
 
     name: str
     transport: Transport
@@ -43,6 +46,7 @@ class OpenNode:
     seed: int | None = None
     nvidia_smi: list[str] | None = None
     attached: UrlNode | None = None
+    gpus: tuple[int, ...] | None = None
     _state: tempfile.TemporaryDirectory[str] | None = None
 
     @property

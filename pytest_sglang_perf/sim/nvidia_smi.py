@@ -5,7 +5,8 @@
     -L | -q | (nothing: the table)
 
 Times are the machine's own. ``SGLANG_SIM_SMI_FAIL`` orders faults: ``no_driver`` (no NVML, exit 9), ``hang``,
-``lost:INDEX`` (that GPU has fallen off the bus), ``thermal`` (hardware slowdown under load),
+``lost:INDEX`` (that GPU has fallen off the bus), ``falls:INDEX`` (the same once a server runs), ``thermal`` (hardware
+slowdown under load),
 ``foreign:INDEX`` (a stranger's process on that GPU), ``latecomer:INDEX`` (the same once a server runs there; the
 machine's first process stands for him), ``stop:LINES`` (looping ends after so many readings, with an error).
 """
@@ -55,7 +56,8 @@ def _query(node: Node, options: _Options) -> list[str]:
     table = query_fields(node)
     lines = []
     for state in _chosen(node, options):
-        if node.fault == "lost" and state.index == node.fault_index:
+        lost = node.fault == "lost" or (node.fault == "falls" and node.servers())
+        if lost and state.index == node.fault_index:
             bus = node.bus(state.index)
             lines.append(f"Unable to determine the device handle for GPU{state.index}: {bus}: Unknown Error")
             continue

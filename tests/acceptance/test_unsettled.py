@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .conftest import SUITE
+
 if TYPE_CHECKING:
     from .conftest import Project
 
@@ -44,6 +46,28 @@ def test_a_gpu_that_somebody_else_uses_is_never_judged(project: Project) -> None
         for trial in one["trials"]:
             assert "output_throughput" in trial["values"]
             assert "is used by pid 1 of root" in trial["absent"]["energy_per_token"]
+
+
+def test_power_without_one_of_the_gpus_is_no_power(project: Project) -> None:
+    project.suite(SUITE.replace("profile: tiny}", "profile: rtx-pro-6000-x8}", 1))
+    project.env.setenv("SGLANG_SIM_SMI_FAIL", "falls:5")
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", concurrency=8)
+        def test_it(sglang_perf):
+            now = sglang_perf.measure()
+            assert now.output_throughput >= 1
+            assert now.energy_per_token <= 1e9
+        """
+    )
+    result = project.run("--sglang-report", "out")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*now.energy_per_token is absent*: the power readings are not valid: GPU 5 is missing*"]
+    )
+    (one,) = project.report()["measured"]
+    assert "output_throughput" in one["columns"]
+    assert "power_draw" not in one["columns"]
 
 
 def test_a_run_that_had_not_settled_is_never_judged(project: Project) -> None:
