@@ -338,9 +338,12 @@ class Bench:
         return TrialInvalid(f'"{server.name}" at concurrency {want.level} could not be measured (see {first})')
 
     def _measure(self, boot: Boot | AttachedServer, record: BootRecord, want: Want, planned: Planned) -> None:
+        # Tests share what is measured, so the one that asks for most trials decides, whichever comes first.
+        known = self._planned.get(record.fingerprint, {}).get(want, planned)
+        trials = max(planned.trials, known.trials)
         taken: list[TrialRecord] = []
-        while self._more(taken, planned.trials):
-            taken.append(self._one(boot, planned.workload, want.level, len(taken) + 1, planned.trials))
+        while self._more(taken, trials):
+            taken.append(self._one(boot, planned.workload, want.level, len(taken) + 1, trials))
         record.pooled[want] = pool(taken, time_scale=self.node.time_scale)
         record.trials[want] = taken
         record.facts = boot.facts

@@ -250,8 +250,8 @@ class Claim:
         if self.plan is not None and len(self.plan.looks) > 1:
             lines[0] += f" ({self.looks()})"
         if verdict.trend is not None:
-            # An odd pair is left with a part of it; the verdict's own warning says how much.
-            whole = ", which ABBA pairs cancel" if verdict.boots[0] % 2 == 0 else ""
+            # Of pairs that were begun unevenly a part of it is left; the verdict's own warning says how much.
+            whole = ", which ABBA pairs cancel" if verdict.balanced else ""
             lines.append(f"drift of the node: {percent(verdict.trend)} a boot{whole}")
         if self.status == "inconclusive":
             lines.append(self._what_would_decide())

@@ -153,7 +153,7 @@ class TestPerf:
         suite, declaration = self.session.suite, self.declaration
         return self.session.pairing(suite.server(declaration.server), suite.server(str(declaration.control)))
 
-    def _extend(self, side: str, level: float) -> bool:
+    def _extend(self, side: str, level: float) -> None:
         """Take one more boot (of both configs where the claim is against the control)."""
         server, control = self.declaration.server, self.declaration.control
         if side != "control" or control is None:
@@ -164,7 +164,6 @@ class TestPerf:
             number = 1 + min(self._taken(server, level), self._taken(control, level))
             for name in (server, control):
                 self._records(name, level, number)
-        return True
 
     def _taken(self, server: str, level: float) -> int:
         """How many boots of a config have measured this level."""
@@ -259,15 +258,21 @@ class TestPerf:
         want, run, pairing = self._want(level), self.session.run, self._pairing()
         place = Pair._fields.index("control" if side == "control" else "candidate")
 
+        def having(metric: str) -> list[tuple[Pair, tuple[float, ...]]]:
+            found = [(pair, [boot.values(want, metric) for boot in pair.boots]) for pair in pairing.taken(want)]
+            return [(pair, values[place]) for pair, values in found if all(values)]
+
         def boots(metric: str) -> list[verdict.Boot]:
-            found = [[record.values(want, metric) for record in pair] for pair in pairing.taken(want)]
-            return [verdict.Boot(trials=values[place], session=run) for values in found if all(values)]
+            return [verdict.Boot(trials=values, session=run) for _, values in having(metric)]
+
+        def first(metric: str) -> list[str]:
+            return [pair.first for pair, _ in having(metric)]
 
         def absent(metric: str) -> str:
-            return absence([record for pair in pairing.taken(want) for record in pair], want)(metric)
+            return absence([boot for pair in pairing.taken(want) for boot in pair.boots], want)(metric)
 
         label = f"{self.declaration.control} (control)" if side == "control" else self.declaration.server
-        return Side(judge, side, label, boots, absent, paired=True)
+        return Side(judge, side, label, boots, absent, first=first)
 
     def _noise(self, metric: str, level: float) -> verdict.Noise | None:
         """Noise learned from all other levels of both configs, stored or measured now.

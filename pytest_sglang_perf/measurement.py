@@ -21,8 +21,9 @@ __all__ = ["Measurement", "Side", "TestJudge"]
 class Side:
     """One side of a comparison: ``now``, ``baseline`` or ``control``. Metrics are attributes.
 
-    ``boots(metric)`` gives the boots as the verdict package takes them; ``label`` is how reports name the side. Of two
-    ``paired`` sides, boots of the same place are neighbours.
+    ``boots(metric)`` gives the boots as the verdict package takes them; ``label`` is how reports name the side. Where
+    the two sides of one judge have ``first``, boots of the same place are neighbours, and ``first(metric)`` says which
+    side each pair began with.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class Side:
         absent: Callable[[str], str],
         *,
         missing: bool = False,
-        paired: bool = False,
+        first: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
-        self._judge = judge
+        self.judge = judge
         self._boots = boots
         self._absent = absent
-        self.paired = paired
+        self.first = first
         self.side = side
         self.label = label
         self.missing = missing
@@ -48,7 +49,7 @@ class Side:
         metric = metrics.REGISTRY.get(name)
         if metric is None:
             raise AttributeError(_unknown_metric(name))
-        return Quantity(self._judge, self.side, self, metric)
+        return Quantity(self.judge, self.side, self, metric)
 
     def boots(self, metric: str) -> Sequence[verdict.Boot]:
         """The boots of this side for one metric.
@@ -63,13 +64,13 @@ class Side:
 
     def estimate(self, metric: metrics.Metric) -> verdict.Estimate:
         """Value and interval of one metric."""
-        return verdict.estimate(self.boots(metric.name), noise=self._judge.noise(metric.name))
+        return verdict.estimate(self.boots(metric.name), noise=self.judge.noise(metric.name))
 
     def shown(self, metric: str) -> Shown:
         """The estimate as reports show it."""
         if metrics.REGISTRY[metric].exact:
             return self._counted(metric)
-        found = verdict.estimate(self.boots(metric), noise=self._judge.noise(metric))
+        found = verdict.estimate(self.boots(metric), noise=self.judge.noise(metric))
         low, high = found.interval
         return Shown(
             label=self.label,
@@ -124,7 +125,7 @@ class Measurement(Side):
             NoBaseline: nothing is stored yet; the message has the command that records it.
             NotComparable: what is stored belongs to another node class.
         """
-        return self._judge.baseline_side()
+        return self.judge.baseline_side()
 
     @property
     def control(self) -> Side:
@@ -133,7 +134,7 @@ class Measurement(Side):
         Raises:
             NotDeclared: the mark names no control.
         """
-        return self._judge.control_side()
+        return self.judge.control_side()
 
     def regressions(self, **margins: float) -> Regressions:
         """Compare the usual metrics with the baseline; return those that regressed.
@@ -141,7 +142,7 @@ class Measurement(Side):
         Margins come from the suite (per metric, never below the learned noise) unless given here as fractions.
         Every comparison is recorded on the test; an inconclusive one makes the test inconclusive.
         """
-        return self._judge.regressions(self, margins)
+        return self.judge.regressions(self, margins)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class TestJudge:
         margins: Mapping[str, float],
         baseline: Callable[[TestJudge], Side],
         control: Callable[[TestJudge], Side],
-        extend: Callable[[str], bool],
+        extend: Callable[[str], None],
         unsettled: Callable[[str, str], Sequence[str]],
         record: Callable[[Claim], None],
         partnered: Callable[[TestJudge], Side] | None = None,
@@ -226,19 +227,22 @@ class TestJudge:
         if other is not None and other.missing:
             side.boots(metric.name)  # an absent metric is an error, recorded or not
             return self._finished(candidate, op, reference, bound, None, "recorded")
-        against_control = other is not None and other.side == "control"
-        if against_control and self._partnered is not None:
+        sides = {side.side, other.side if other is not None else ""}
+        further = next((name for name in ("control", "now") if name in sides), None)  # whose boots can still be taken
+        if side.side == "now" and other is not None and other.first is not None and other.judge is self:
+            assert self._partnered is not None
             side = self._partnered(self)  # boots without a partner say nothing about the difference
         while True:
             plan = self._plan(side, other, metric)
             outcome = self._verdict(side, other, metric, op, bound, plan.confidence_at(plan.taken))
-            unsettled = () if metric.exact else self._unsettled("control" if against_control else "now", metric.name)
+            unsettled = () if metric.exact else self._unsettled(further or "now", metric.name)
             outcome = outcome.unsettled(unsettled)
             # What is unstable is not settled by more of it, and boots cost minutes.
-            if outcome.status.value != "inconclusive" or plan.done or unsettled:
+            if outcome.status.value != "inconclusive" or plan.done or unsettled or further is None:
                 break
-            if not self._extend("control" if against_control else "now"):
-                break
+            self._extend(further)
+            if self._plan(side, other, metric).taken == plan.taken:
+                break  # the boot is not of these sides (of another level, say) or lacks the metric; so would the next
         claim = self._finished(candidate, op, reference, bound, outcome, outcome.status.value, plan, side=side)
         if claim.status == "violated" and other is not None and self._blame is not None:
             confidence = plan.confidence_at(1)
@@ -278,6 +282,8 @@ class TestJudge:
             limit = verdict.at_least_value if op == ">=" else verdict.at_most_value
             return limit(boots, bound, noise=noise, confidence=confidence)
         stored = other.boots(metric.name)
+        neighbours = side.first is not None and other.first is not None and side.judge is other.judge
+        paired = side.first(metric.name) if side.first is not None and neighbours else False
         if op == "==":
             return verdict.equivalent(
                 boots,
@@ -285,7 +291,7 @@ class TestJudge:
                 within=bound,
                 noise=noise,
                 confidence=confidence,
-                paired=side.paired and other.paired,
+                paired=paired,
                 alike=other.side != "control",
             )
         rule = verdict.at_least if op == ">=" else verdict.at_most
@@ -295,7 +301,7 @@ class TestJudge:
             bound,
             noise=noise,
             confidence=confidence,
-            paired=side.paired and other.paired,
+            paired=paired,
             alike=other.side != "control",
         )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.session import PerfSession
     from pytest_sglang_perf.suite import ResolvedWorkload
 
-__all__ = ["Expected", "expected", "looks"]
+__all__ = ["Expected", "boots_of", "expected", "looks"]
 
 
 class Expected(NamedTuple):
@@ -54,7 +54,7 @@ def expected(session: PerfSession, time_scale: float) -> Expected:
     first = most = 0.0
     unknown = []
     for name, levels in session.plan().items():
-        at_first, at_most = _boots(session, name)
+        at_first, at_most = boots_of(session, name)
         times = []
         boot_s = None
         for (workload_name, level), trials in levels.items():
@@ -71,21 +71,20 @@ def expected(session: PerfSession, time_scale: float) -> Expected:
     return Expected(first, most, tuple(unknown))
 
 
-def _boots(session: PerfSession, name: str) -> tuple[int, int]:
+def boots_of(session: PerfSession, name: str) -> tuple[int, int]:
     """Boots of a config at first and at most: tests share them, but pairs with different partners hardly do."""
-    alone, partners = Budget(0, 0), dict[str, Budget]()
+    alone, pairings = Budget(0, 0), dict[tuple[str, str], Budget]()
     for declaration in session.declarations:
-        names = declaration.server, declaration.control
+        names = declaration.server, declaration.control or ""
         if name in names:
             budget = session.budget(declaration)
             if declaration.in_pairs:
-                partner = str(names[1 - names.index(name)])
-                partners[partner] = partners.get(partner, Budget(0, 0)).at_least(budget)
+                pairings[names] = pairings.get(names, Budget(0, 0)).at_least(budget)
             else:
                 alone = alone.at_least(budget)
-    pairs = partners.values()
-    together = alone.at_least(Budget(sum(b.first for b in pairs), sum(b.most for b in pairs)))
-    return together.first, together.most
+    first = sum(budget.first * names.count(name) for names, budget in pairings.items())
+    most = sum(budget.most * names.count(name) for names, budget in pairings.items())
+    return max(alone.first, first), max(alone.most, most)
 
 
 def _middle(session: PerfSession, server: str, workload: ResolvedWorkload, level: float, metric: str) -> float | None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_sglang_perf import verdict
-
 if TYPE_CHECKING:
     from pytest_sglang_perf.bench import Bench
     from pytest_sglang_perf.measured import BootRecord, Planned, Want
@@ -20,10 +18,16 @@ __all__ = ["Pair", "Pairing"]
 
 
 class Pair(NamedTuple):
-    """Two boots, one right after the other; which came first is `verdict.abba`'s."""
+    """Two boots, one right after the other; ``first`` is "candidate" or "reference", as `verdict` names the sides."""
 
     candidate: BootRecord
     control: BootRecord
+    first: str
+
+    @property
+    def boots(self) -> tuple[BootRecord, BootRecord]:
+        """Both, the candidate's before the control's."""
+        return self.candidate, self.control
 
 
 class Pairing:
@@ -45,7 +49,7 @@ class Pairing:
 
     def taken(self, want: Want) -> list[Pair]:
         """The pairs that have measured this level, in order."""
-        return [pair for pair in self._pairs if all(want in record.trials for record in pair)]
+        return [pair for pair in self._pairs if all(want in boot.trials for boot in pair.boots)]
 
     def measure(self, want: Want, planned: Planned, *, test: str) -> list[Pair]:
         """Make sure that ``planned.boots`` pairs have measured this level, and return them.
@@ -62,24 +66,29 @@ class Pairing:
             server = next(side for side in self._sides.values() if side.fingerprint == running.fingerprint)
             self._bench.take(server, want, planned, test=test, fresh=False)
         while len(have := self.taken(want)) < planned.boots:
-            self._take(len(have) + 1, want, planned, test)
+            # Reference, candidate, candidate, reference: whatever pairs this level has, the next begins the other way.
+            candidate_first = bool(have) and have[-1].first == "reference"
+            self._take("candidate" if candidate_first else "reference", want, planned, test)
         return have
 
-    def _take(self, number: int, want: Want, planned: Planned, test: str) -> None:
-        first, second = verdict.abba(number)[-1]
+    def _take(self, first: str, want: Want, planned: Planned, test: str) -> None:
+        second = "reference" if first == "candidate" else "candidate"
+        # Levels that later tests will ask of this pairing cost seconds now and two boots then.
+        levels = {want: planned, **self._to_come}
+        asked = {level for level in levels if self._is_asked(level)}
         boots = {}
         for side in (first, second):
             server = self._sides[side]
             fresh = side == second or not self._serves(server)
             record = boots[side] = self._bench.take(server, want, planned, test=test, fresh=fresh)
-            # Levels that later tests will ask of this pairing cost seconds now and two boots then.
-            record.wanted.update(self._to_come)
-            record.asked.update(
-                level
-                for level in (want, *self._to_come)
-                if level in self._planned and number <= self._planned[level].boots
-            )
-        self._pairs.append(Pair(boots["candidate"], boots["reference"]))
+            record.wanted.update(levels)
+            record.asked |= asked
+        self._pairs.append(Pair(boots["candidate"], boots["reference"], first))
+
+    def _is_asked(self, want: Want) -> bool:
+        """Whether the next pair of this level was asked for before anything was measured."""
+        planned = self._planned.get(want)
+        return planned is not None and len(self.taken(want)) < planned.boots
 
     def _serves(self, server: ResolvedServer) -> bool:
         """Whether the server that runs now can be the first of a new pair."""
@@ -87,4 +96,4 @@ class Pairing:
         return running is not None and running.fingerprint == server.fingerprint and not self._paired(running)
 
     def _paired(self, record: BootRecord) -> bool:
-        return any(record is boot for pair in self._pairs for boot in pair)
+        return any(record is boot for pair in self._pairs for boot in pair.boots)

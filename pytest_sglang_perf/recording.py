@@ -158,7 +158,7 @@ def _by_server(record: RunRecord) -> dict[str, list[Measured]]:
                 level,
                 tuple(boots),
                 (*problems.get(server, ()), *_unstable(raw[server, workload, level])),
-                asked=sum(one.get("asked_for", True) for one in raw[server, workload, level]),
+                asked=frozenset(int(one["boot"]) for one in raw[server, workload, level] if one.get("asked_for", True)),
             )
             for (workload, level), boots in levels.items()
         ]
@@ -184,8 +184,9 @@ def _problems(record: RunRecord) -> dict[str, list[str]]:
             text = f"a trial was invalid ({test['nodeid']})"
         else:
             continue
-        if text not in found.setdefault(test["server"], []):
-            found[test["server"]].append(text)
+        server = error.get("server") or test["server"]
+        if text not in found.setdefault(server, []):
+            found[server].append(text)
     return found
 
 

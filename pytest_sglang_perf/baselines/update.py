@@ -38,7 +38,8 @@ class Measured:
     Attributes:
         workload: the workload's name.
         boots: in the order in which they were made; all of one config and workload.
-        asked: so many of them were asked for before anything was measured; further ones while a claim was undecided.
+        asked: numbers of the boots asked for before anything was measured; the others were taken while a claim
+            was undecided. None: all.
         problems: why nothing of this may be stored (crashed, invalid, unstable); empty if it may.
     """
 
@@ -46,7 +47,7 @@ class Measured:
     level: float
     boots: tuple[StoredBoot, ...]
     problems: tuple[str, ...] = ()
-    asked: int = FULL
+    asked: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _plan_level(stored: tuple[StoredBoot, ...], measured: Measured, key: str, *,
         return change("refused", "; ".join(problems), stored)
     known = {(boot.session, boot.boot, boot.config, boot.workload) for boot in stored}
     new = tuple(b for b in measured.boots if (b.session, b.boot, b.config, b.workload) not in known)
-    fair = tuple(boot for boot in measured.boots[: measured.asked] if boot in new)[:FULL]
+    fair = tuple(boot for boot in new if measured.asked is None or boot.boot in measured.asked)[:FULL]
     further = len(new) - len(fair)
     aside = f" ({further} further, taken to decide a claim, left out)" if further and len(fair) < FULL else ""
     if not stored:

@@ -100,7 +100,7 @@ def claim_lines(claim: dict[str, Any]) -> list[str]:
         if claim.get("looks", {}).get("of", 1) > 1:
             lines[-1] += f" ({claim['looks']['told']})"
         if verdict.get("trend") is not None:
-            whole = ", which ABBA pairs cancel" if claim["candidate"]["boots"] % 2 == 0 else ""
+            whole = ", which ABBA pairs cancel" if verdict.get("balanced", True) else ""
             lines.append(f"drift of the node: {percent(verdict['trend'])} a boot{whole}")
     if "survives" in claim and claim["status"] == "violated":
         lines.append(claim["explanation"][-1].strip())

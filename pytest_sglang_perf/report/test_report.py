@@ -101,7 +101,12 @@ def _payload(
 
 def _error(error: BaseException | None) -> dict[str, Any] | None:
     if isinstance(error, ServerCrashed):
-        found: dict[str, Any] = {"kind": "crashed", "class": error.crash_class, "phase": error.phase}
+        found: dict[str, Any] = {
+            "kind": "crashed",
+            "server": error.server,
+            "class": error.crash_class,
+            "phase": error.phase,
+        }
         if isinstance(error, CrashedUnderLoad):
             found.update(level=error.level, requests=error.requests)
         return found
@@ -140,6 +145,7 @@ def claim_dict(claim: Claim) -> dict[str, Any]:
             "warnings": [str(w) for w in claim.verdict.warnings],
             "p_value": float(claim.verdict.p_value),
             "trend": claim.verdict.trend,
+            "balanced": claim.verdict.balanced,
         }
     if claim.plan is not None:
         found["looks"] = {

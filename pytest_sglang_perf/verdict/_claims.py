@@ -22,6 +22,8 @@ from ._pairs import of_pairs
 from ._types import Boot, Boots, Estimate, Status, Verdict, as_boots
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ._noise import Noise
 
 __all__ = [
@@ -48,14 +50,15 @@ class How(TypedDict, total=False):
     Attributes:
         noise: Learned noise of this metric and level; its own boots must not be in it (`learn_noise`).
         confidence: Of the interval; 0.90 unless given.
-        paired: ``candidate[i]`` and ``reference[i]`` ran one after the other, in `abba` order.
+        paired: ``candidate[i]`` and ``reference[i]`` ran one after the other: True in `abba` order, else the side
+            ("reference" or "candidate") that ran first, pair by pair.
         alike: Both sides are one configuration (a gate against its own baseline), so that their boots spread alike;
             true unless given. Say False for a control: another configuration may be noisier.
     """
 
     noise: Noise | None
     confidence: float
-    paired: bool
+    paired: bool | Sequence[str]
     alike: bool
 
 
@@ -168,7 +171,7 @@ def _relative(
     *,
     noise: Noise | None = None,
     confidence: float = 0.90,
-    paired: bool = False,
+    paired: bool | Sequence[str] = False,
     alike: bool = True,
 ) -> Verdict:
     check_confidence(confidence)
@@ -181,11 +184,23 @@ def _relative(
             raise VerdictError(
                 f"a paired plan needs as many candidate as reference boots, got {len(ours)} and {len(theirs)}"
             )
-        evidence = of_pairs(ours, theirs, noise)
+        evidence = of_pairs(ours, theirs, _first(paired, len(ours)), noise)
     else:
         evidence = of_difference(ours, theirs, noise, alike=alike)
     sides = (_geometric_mean(ours), _geometric_mean(theirs))
-    return _judge(evidence, region, relation, confidence, (ours, theirs), sides=sides)
+    return _judge(evidence, region, relation, confidence, (ours, theirs), sides=sides, paired=bool(paired))
+
+
+def _first(paired: bool | Sequence[str], pairs: int) -> Sequence[str]:
+    """Which side ran first in each pair."""
+    if isinstance(paired, bool):
+        return ["candidate" if number % 2 else "reference" for number in range(pairs)]
+    if len(paired) != pairs or not {"reference", "candidate"}.issuperset(paired):
+        raise VerdictError(
+            f"paired must be True or name the side that ran first in each of {pairs} pairs ('reference' or "
+            f"'candidate'), got {shorten(paired)}"
+        )
+    return paired
 
 
 def _absolute(
@@ -204,6 +219,7 @@ def _judge(
     boots: tuple[tuple[Boot, ...], tuple[Boot, ...]],
     *,
     sides: tuple[float, float | None],
+    paired: bool = False,
 ) -> Verdict:
     low, high = _interval(evidence, confidence)
     bottom, top = (math.log(edge) if 0 < edge < math.inf else -math.inf if edge == 0 else edge for edge in region)
@@ -228,7 +244,8 @@ def _judge(
         more = each = 1  # a second boot is not doubted
     elif status is Status.INCONCLUSIVE:
         more = _more_boots(evidence, bottom, top, confidence, len(boots[0]))
-        each = _more_boots(evidence, bottom, top, confidence, len(boots[0]), reference=len(boots[1]))
+        # A pair is one difference: its second boot is no further degree of freedom.
+        each = more if paired else _more_boots(evidence, bottom, top, confidence, *map(len, boots))
     return Verdict(
         status=status,
         effect=_exp(evidence.centre),
@@ -246,6 +263,7 @@ def _judge(
         drift_sd=evidence.drift_sd,
         trend=None if evidence.trend is None else _exp(evidence.trend),
         sides=sides,
+        balanced=evidence.balanced,
     )
 
 
@@ -275,7 +293,7 @@ def _interval(evidence: Evidence, confidence: float) -> tuple[float, float]:
 
 
 def _more_boots(
-    evidence: Evidence, bottom: float, top: float, confidence: float, boots: int, *, reference: int = 0
+    evidence: Evidence, bottom: float, top: float, confidence: float, boots: int, reference: int = 0
 ) -> int | None:
     """Fewest further candidate boots that decide with 80 % probability if the effect is what it looks like.
 

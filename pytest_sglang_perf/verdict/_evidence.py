@@ -83,6 +83,7 @@ class Evidence:
         method: In words.
         warnings: In words.
         trend: Pairs only: movement of the node from one boot to the next, as a log.
+        balanced: Pairs only: either side began as many as the other.
     """
 
     distribution: Distribution
@@ -94,6 +95,7 @@ class Evidence:
     method: str
     warnings: tuple[str, ...]
     trend: float | None = None
+    balanced: bool = True
 
 
 def of_difference(

@@ -12,6 +12,8 @@ from ._evidence import Evidence, StudentT, choose_prior, count, mean_logs, trial
 from ._model import FLOOR_SD, Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ._model import Array
     from ._noise import Noise
     from ._types import Boot
@@ -34,12 +36,14 @@ class _Line:
     df: int
 
 
-def of_pairs(candidate: tuple[Boot, ...], reference: tuple[Boot, ...], noise: Noise | None) -> Evidence:
+def of_pairs(
+    candidate: tuple[Boot, ...], reference: tuple[Boot, ...], first: Sequence[str], noise: Noise | None
+) -> Evidence:
     """Differences within pairs: whatever is common to a pair cancels (paired t).
 
-    In ABBA order the reference runs first in pairs 1, 3, 5 and second in pairs 2, 4, 6. A steady drift of the
-    node by d a boot adds +d to the odd differences and -d to the even ones. It is estimated and reported,
-    and where it shows (t test, 10 %) it is taken out as a covariate. Learned noise moderates the variance
+    A steady drift of the node by d a boot adds +d to the difference of a pair that the reference began and -d to that
+    of one that the candidate began (``first``, pair by pair); in ABBA order these are pairs 1, 3, 5 and 2, 4, 6. It is
+    estimated and reported, and from five pairs on taken out as a covariate. Learned noise moderates the variance
     (Smyth 2004).
     """
     n = len(candidate)
@@ -53,17 +57,22 @@ def of_pairs(candidate: tuple[Boot, ...], reference: tuple[Boot, ...], noise: No
     prior_squares = d0 * (2 * float(prior.var) * (1 - share) + noise_var)
 
     differences = y[:n] - y[n:]
-    sign = np.resize([1.0, -1.0], n)
-    slope = float(differences[::2].mean() - differences[1::2].mean()) / 2 if n > 1 else 0.0
-    if n >= _PAIRS_FOR_DRIFT:
+    sign = np.array([1.0 if side == "reference" else -1.0 for side in first])
+    both = 0 < np.count_nonzero(sign > 0) < n
+    slope = float(differences[sign > 0].mean() - differences[sign < 0].mean()) / 2 if both else None
+    left = abs(float(sign.mean()))  # the share of a boot's drift that is in the mean of the differences
+    if n >= _PAIRS_FOR_DRIFT and slope is not None:
         straight, across = differences - slope * sign, _squares(sign)
         line = _Line(float(straight.mean()), 1 / n + sign.mean() ** 2 / across, _squares(straight), n - 2)
         how = "steady drift of the node taken out"
     else:
         line = _Line(float(differences.mean()), 1 / n, _squares(differences), n - 1)
         how = "drift common to a pair cancels"
-        if n % 2 and abs(slope) / n > _UNBALANCED:
-            warnings.append(f"odd number of pairs: drift of the node ({slope:+.1%} a boot) is in the effect")
+        if slope is None and n > 1:
+            warnings.append(f"the {first[0]} began all pairs: drift of the node is in the effect, and cannot be told")
+        elif slope is not None and abs(slope) * left > _UNBALANCED:
+            uneven = "odd number of pairs" if n % 2 else "pairs begun unevenly"
+            warnings.append(f"{uneven}: drift of the node ({slope:+.1%} a boot) is in the effect")
     variance = _variance(prior_squares, d0, line)
     return Evidence(
         distribution=StudentT(line.centre, math.sqrt(variance * line.leverage), d0 + line.df),
@@ -74,7 +83,8 @@ def of_pairs(candidate: tuple[Boot, ...], reference: tuple[Boot, ...], noise: No
         drift_sd=None,
         method="; ".join((f"paired t on {count(n, 'pair')} of boots in ABBA order", words, how)),
         warnings=tuple(warnings),
-        trend=slope if n > 1 else None,
+        trend=slope,
+        balanced=not left,
     )
 
 

@@ -86,7 +86,8 @@ class Verdict:
         relation: ``>=``, ``<=``, ``within``, or the operator of an exact claim.
         p_value: One-sided p-value of "the claim is violated", for corrections over many claims.
         drift_sd: Drift between sessions that was allowed for (sd of the log), None where none could be.
-        trend: Paired plans: by which ratio the node moved from one boot to the next.
+        trend: Paired plans: by which ratio the node moved from one boot to the next; None where that cannot be told.
+        balanced: Either side began as many pairs as the other, so that the trend cancels.
         sides: Value of each side (candidate, reference); the reference is None for absolute limits.
     """
 
@@ -106,6 +107,7 @@ class Verdict:
     trend: float | None = None
     sides: tuple[float, float | None] = (math.nan, None)
     more_boots_each: int | None = None
+    balanced: bool = True
 
     def unsettled(self, reasons: Sequence[str]) -> Verdict:
         """The same figures without an answer, because the run was unstable; the reasons lead the warnings."""

@@ -86,3 +86,18 @@ def test_a_crashed_config_is_not_written(project: Project) -> None:
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*the server crashed at concurrency 32*"])
     assert project.baselines() == {}
+
+
+def test_a_crash_of_the_control_is_not_held_against_the_server(project: Project) -> None:
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", control="piecewise", concurrency=8)
+        def test_it(sglang_perf):
+            now = sglang_perf.measure()
+            assert now.output_throughput >= 0.5 * now.control.output_throughput
+        """
+    )
+    result = project.run("--update-baselines")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(['*sglang server "piecewise" did not start*', "*base.json: written"])
+    assert [name.rsplit("/", 1)[-1] for name in project.baselines()] == ["base.json"]

@@ -60,7 +60,7 @@ def test_no_more_than_five_are_stored() -> None:
     assert [b.boot for b in update.after.workloads["short"]["1024"][3:]] == [1, 2]
 
 
-NEEDED = replace(NEW, boots=tuple(boot(number, session="new") for number in (1, 2, 3)), asked=1)
+NEEDED = replace(NEW, boots=tuple(boot(number, session="new") for number in (1, 2, 3)), asked=frozenset({1}))
 
 
 def test_boots_that_an_undecided_claim_took_are_not_stored() -> None:

@@ -115,6 +115,46 @@ def test_an_odd_number_of_pairs_does_not_cancel_the_drift_and_says_so():
     assert any("odd number of pairs" in warning for warning in verdict.warnings)
 
 
+def test_drift_has_the_sign_of_the_pairs_as_they_were_begun():
+    """Six boots of a node that gains 2 % a boot and a candidate like its control, paired in another order than ABBA."""
+    drift, first = [1.02**k for k in range(8)], ["reference", "reference", "candidate", "candidate"]
+    wobble = [1.0005, 0.9995, 1.001, 0.999, 1.0, 1.0, 0.9995, 1.0005]
+    runs = [[100 * speed * w] for speed, w in zip(drift, wobble, strict=True)]
+    candidate = [runs[2 * k + (side == "reference")] for k, side in enumerate(first)]
+    reference = [runs[2 * k + (side == "candidate")] for k, side in enumerate(first)]
+    told = at_least(candidate, reference, 0.95, paired=first)
+    assert told.balanced
+    assert told.trend == pytest.approx(1.02, abs=0.002)
+    assert told.effect == pytest.approx(1, abs=0.002)
+    # Three of four begun by the reference: half of a boot's drift is left in the effect, and said.
+    uneven = ["reference", "reference", "reference", "candidate"]
+    candidate = [runs[2 * k + (side == "reference")] for k, side in enumerate(uneven)]
+    reference = [runs[2 * k + (side == "candidate")] for k, side in enumerate(uneven)]
+    told = at_least(candidate, reference, 0.95, paired=uneven)
+    assert not told.balanced
+    assert told.effect == pytest.approx(1.01, abs=0.002)
+    assert any("pairs begun unevenly" in warning for warning in told.warnings)
+
+
+def test_where_one_side_began_all_pairs_the_drift_cannot_be_told():
+    told = at_least([[102.0], [102.1]], [[100.0], [100.0]], 0.95, paired=["reference", "reference"])
+    assert told.trend is None
+    assert not told.balanced
+    assert any("the reference began all pairs" in warning for warning in told.warnings)
+
+
+@pytest.mark.parametrize("first", [["reference"], ["reference", "control"], ["reference"] * 3])
+def test_the_order_of_pairs_is_checked(first):
+    with pytest.raises(VerdictError, match="name the side that ran first in each of 2 pairs"):
+        at_least([[1.0], [1.0]], [[1.0], [1.0]], 0.95, paired=first)
+
+
+def test_a_further_pair_is_one_further_degree_of_freedom():
+    found = at_least([[0.985], [1.015]], [[1.0], [1.0]], 0.97, paired=True, alike=False)
+    assert found.more_boots is not None
+    assert found.more_boots_each == found.more_boots
+
+
 @pytest.mark.parametrize(
     ("factor", "status"), [(0.85, Status.HOLDS), (0.95, Status.INCONCLUSIVE), (1.05, Status.VIOLATED)]
 )
