@@ -129,7 +129,8 @@ class PerfSession:
         most = max((self.budget(d).most for d in self.declarations), default=1)
         text = f"{boots} server config{'s' if boots != 1 else ''} ({', '.join(planned)}), {trials} trials"
         if most > 1:
-            text += f"; up to {most} boots each while a claim is inconclusive"
+            what = "boots or pairs" if any(d.in_pairs for d in self.declarations) else "boots"
+            text += f"; up to {most} {what} each while a claim is inconclusive"
         if (canary := getattr(self.node_config, "canary", None)) is not None:
             text += f"; canary {canary.server} before and after, {2 * canary.boots} boots"
         return text

@@ -44,7 +44,7 @@ def test_a_signal_ends_the_session_in_order(world: World, number: signal.Signals
     session = world.start()
     wait_for(lambda: world.doing() == stage, f"it is at {stage!r}", SESSION_S, world.output)
     if stage == "server":
-        wait_for(lambda: "running" in world.output(), "the server runs", SESSION_S, world.output)
+        wait_for(lambda: "ready after" in world.output(), "the server runs", SESSION_S, world.output)
     session.send_signal(number)
     assert world.finish(session) == code, world.output()
     assert "INTERNALERROR" not in world.output()
