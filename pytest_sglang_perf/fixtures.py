@@ -9,7 +9,6 @@ from pytest_sglang_perf import metrics, verdict
 from pytest_sglang_perf.errors import NotComparable, NotDeclared
 from pytest_sglang_perf.measured import Planned, Want
 from pytest_sglang_perf.measurement import Measurement, Side, TestJudge, absence, no_baseline, trial_values
-from pytest_sglang_perf.pairing import Pair
 from pytest_sglang_perf.server.attached import AttachedServer
 from pytest_sglang_perf.unsettled import unsettled
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_sglang_perf.claims import Claim
     from pytest_sglang_perf.declaration import Declaration
     from pytest_sglang_perf.measured import BootRecord
-    from pytest_sglang_perf.pairing import Pairing
+    from pytest_sglang_perf.pairing import Pair, Pairing
     from pytest_sglang_perf.server.boot import Boot
     from pytest_sglang_perf.session import PerfSession
 
@@ -162,8 +161,8 @@ class TestPerf:
             self._take_pairs(level, len(self._pairing().taken(self._want(level))) + 1)
         else:
             number = 1 + min(self._taken(server, level), self._taken(control, level))
-            for name in (server, control):
-                self._records(name, level, number)
+            for turn in verdict.abba(number)[-1]:  # the drift of the node falls on both
+                self._records(server if turn == "candidate" else control, level, number)
 
     def _taken(self, server: str, level: float) -> int:
         """How many boots of a config have measured this level."""
@@ -256,7 +255,7 @@ class TestPerf:
     def _partnered(self, judge: TestJudge, side: str, level: float) -> Side:
         """One side of the pairs: the boots that have a neighbour of the other config, and no others."""
         want, run, pairing = self._want(level), self.session.run, self._pairing()
-        place = Pair._fields.index("control" if side == "control" else "candidate")
+        place = ("now", "control").index(side)
 
         def having(metric: str) -> list[tuple[Pair, tuple[float, ...]]]:
             found = [(pair, [boot.values(want, metric) for boot in pair.boots]) for pair in pairing.taken(want)]

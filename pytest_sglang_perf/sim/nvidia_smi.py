@@ -6,9 +6,9 @@
 
 Times are the machine's own. ``SGLANG_SIM_SMI_FAIL`` orders faults: ``no_driver`` (no NVML, exit 9), ``hang``,
 ``lost:INDEX`` (that GPU has fallen off the bus), ``falls:INDEX`` (the same once a server runs), ``thermal`` (hardware
-slowdown under load),
-``foreign:INDEX`` (a stranger's process on that GPU), ``latecomer:INDEX`` (the same once a server runs there; the
-machine's first process stands for him), ``stop:LINES`` (looping ends after so many readings, with an error).
+slowdown under load), ``foreign:INDEX`` (a stranger's process on that GPU), ``latecomer:INDEX`` (the same once a server
+runs there; the machine's first process stands for him), ``stop:LINES`` (looping ends after so many readings, with an
+error).
 """
 
 from __future__ import annotations

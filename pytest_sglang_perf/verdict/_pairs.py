@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,6 +75,7 @@ def of_pairs(
             uneven = "odd number of pairs" if n % 2 else "pairs begun unevenly"
             warnings.append(f"{uneven}: drift of the node ({slope:+.1%} a boot) is in the effect")
     variance = _variance(prior_squares, d0, line)
+    order = " in ABBA order" if all(one != next_one for one, next_one in pairwise(first)) else ""
     return Evidence(
         distribution=StudentT(line.centre, math.sqrt(variance * line.leverage), d0 + line.df),
         centre=line.centre,
@@ -81,7 +83,7 @@ def of_pairs(
         fixed_var=0.0,
         df=d0 + line.df,
         drift_sd=None,
-        method="; ".join((f"paired t on {count(n, 'pair')} of boots in ABBA order", words, how)),
+        method="; ".join((f"paired t on {count(n, 'pair')} of boots{order}", words, how)),
         warnings=tuple(warnings),
         trend=slope,
         balanced=not left,

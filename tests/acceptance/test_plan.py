@@ -53,6 +53,21 @@ def test_a_second_claim_starts_at_the_look_that_its_boots_belong_to(project: Pro
     assert [claim["looks"]["taken"] for claim in report["tests"][0]["claims"]] == [2, 2, 2]
 
 
+def test_further_boots_of_a_claim_against_the_control_alternate(project: Project) -> None:
+    project.tests(
+        """
+        @pytest.mark.sglang(server="base", control="mscclpp", concurrency=8)
+        def test_it(sglang_perf):
+            now = sglang_perf.measure()
+            ratio = float(now.output_throughput) / float(now.control.output_throughput)
+            assert now.output_throughput >= ratio * now.control.output_throughput
+        """
+    )
+    project.run("--sglang-boots", "1-3", "--sglang-report", "out")
+    boots = sorted((one["started"], one["server"]) for one in project.report()["measured"])
+    assert [server for _, server in boots] == ["base", "mscclpp", "base", "mscclpp", "mscclpp", "base"]
+
+
 @pytest.mark.parametrize(("precision", "trials"), [(0.5, 3), (0.000001, 5)])
 def test_trials_end_once_their_mean_is_known_well_enough(project: Project, precision: float, trials: int) -> None:
     project.suite(SUITE.replace("trials: 2", f"trials: 5\nprecision: {precision}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import uuid
 
@@ -110,3 +111,20 @@ def start(client, events):
         return client.request("boot.start", timeout=15, **{"boot": boot, "argv": argv, "stop_s": 5, **(params or {})})
 
     return start
+
+
+@pytest.fixture
+def stranger():
+    """A process of somebody who knows no leases."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        assert process.poll() is None, "it was ended"
+        process.kill()
+
+
+@pytest.fixture
+def computing(tmp_path):
+    """The file that says who computes."""
+    path = tmp_path / "processes.csv"
+    path.write_text("")
+    return path

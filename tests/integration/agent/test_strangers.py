@@ -31,23 +31,6 @@ else:
 
 
 @pytest.fixture
-def stranger():
-    """A process of somebody who knows no leases."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        assert process.poll() is None, "it was ended"
-        process.kill()
-
-
-@pytest.fixture
-def computing(tmp_path):
-    """The file that says who computes."""
-    path = tmp_path / "processes.csv"
-    path.write_text("")
-    return path
-
-
-@pytest.fixture
 def connect(new_client, tmp_path, computing):
     """Connect to a node whose GPUs have this much memory in use."""
 

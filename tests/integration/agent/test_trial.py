@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -73,22 +72,6 @@ else:
         print(", ".join(["0"] * len(sys.argv[1].split(","))), flush=True)
         time.sleep(0.1)
 """
-
-
-@pytest.fixture
-def computing(tmp_path):
-    """The file that says who computes."""
-    path = tmp_path / "processes.csv"
-    path.write_text("")
-    return path
-
-
-@pytest.fixture
-def stranger():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        assert process.poll() is None, "it was ended"
-        process.kill()
 
 
 class TestStrangers:
